@@ -32,8 +32,9 @@ from hermes_worker.metrics.catalogue import METRICS
 from hermes_worker.observe import COUNTED, EVENTS
 from hermes_worker.settings import SettingRow, describe_settings, load_settings
 from hermes_worker.settings.retired import RETIRED
+from hermes_worker.store.build import build_database
 from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
-from hermes_worker.wiring import build_client, build_database
+from hermes_worker.wiring import build_client
 
 FOLDER: Final = Path(__file__).with_name("reference")
 Schema = Mapping[str, Any]

@@ -249,6 +249,27 @@ class CommandDeclaration:
     """The heading that ``--help`` lists it under; without one, that of extensions."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepDeclaration:
+    """What the product's regular work does for a feature: pruning, erasing, the start of an API, the doctor. Each part
+    is ``None`` where there is nothing to do.
+    """
+
+    name: str
+    """What is kept in order; prunes and erasures report their counts under this name."""
+    prune_rows: Reference | None = None
+    """Called with the database and the keyword ``acts``: deletes rows that nothing names any more, and returns how
+    many; without ``acts`` it only counts them."""
+    forget_sessions: Reference | None = None
+    """Called with the home, a tenant, and a function that returns which of some session ids may go: removes this
+    machine's files of those sessions, and returns how many. Idempotent."""
+    begin_serving: Reference | None = None
+    """Called with the settings and the database when an API starts. Idempotent."""
+    list_checks: Reference | None = None
+    """Called with the settings: yields the checks of ``hermes-worker doctor``, each a subject and a function that
+    returns a ``cli.doctor_findings.Grade`` and a text."""
+
+
 class SettingType(StrEnum):
     """The type of an extension's setting."""
 
@@ -499,6 +520,8 @@ class Extension:
     settings: tuple[SettingDeclaration, ...] = ()
     hooks: tuple[HookDeclaration, ...] = ()
     skills: tuple[SkillsDeclaration, ...] = ()
+    upkeep: tuple[UpkeepDeclaration, ...] = ()
+    """For features of the product: what these functions are given is promised to no other extension."""
 
     def __post_init__(self) -> None:
         """Put tools that name no toolset into that of their extension, and add the hooks of memory providers."""
@@ -539,6 +562,7 @@ class Installed:
     """Settings by variable."""
     hooks: Mapping[str, HookDeclaration]
     """Hooks in the order in which they are asked."""
+    upkeep: Mapping[str, UpkeepDeclaration]
     values: Mapping[str, Mapping[str, SettingValue]]
     """The values of each extension's settings, by their names."""
 
@@ -716,6 +740,7 @@ _KINDS: Mapping[str, _PlugKind] = MappingProxyType(
         "compactors": _PlugKind(word="compactor"),
         "settings": _PlugKind(word="setting", claims=lambda row: (row.variable,)),
         "hooks": _PlugKind(word="hook"),
+        "upkeep": _PlugKind(word="upkeep"),
     }
 )
 """The kinds of plugs, by the field of ``Extension`` that holds them."""
@@ -724,6 +749,9 @@ _KINDS: Mapping[str, _PlugKind] = MappingProxyType(
 def _list_references(one: Extension) -> Iterator[Reference]:
     rows = (row for name in _KINDS for row in getattr(one, name))
     yield from (row.implementation for row in rows if hasattr(row, "implementation"))
+    for task in one.upkeep:
+        parts = (task.prune_rows, task.forget_sessions, task.begin_serving, task.list_checks)
+        yield from (part for part in parts if part is not None)
     for provider in one.memory_providers:
         yield provider.prefetch
         yield from (part for part in (provider.on_memory_write, provider.prompt_block) if part is not None)

@@ -136,6 +136,12 @@ def list_foreign() -> tuple[Extension, ...]:
     return tuple(one for one in found.extensions if id(one) not in ours)
 
 
+def list_upkeep(part: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
+    """The functions that features declare for one part of ``UpkeepDeclaration``, loaded, each with its name."""
+    found = ((name, getattr(task, part)) for name, task in get_installed().upkeep.items())
+    return tuple((name, load_reference(reference)) for name, reference in found if reference is not None)
+
+
 def put_in_force(installed: Installed | None) -> None:
     """Make ``get_installed`` return this from now on; ``None`` for the built-in extensions. Called when a process
     begins, before it serves requests: earlier look-ups are not repeated.

@@ -24,7 +24,6 @@ from typing import Protocol
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.overrides import LIVE
-from hermes_worker.features.configurations.rows import Configurations, ConfigurationVersion
 from hermes_worker.observe import log
 from hermes_worker.settings import (
     SettingLayer,
@@ -43,6 +42,7 @@ from hermes_worker.settings.overriding import (
     parse_file_values,
 )
 from hermes_worker.settings.presets import find_preset_value
+from hermes_worker.store.configurations import Configurations, ConfigurationVersion
 from hermes_worker.store.engine.database import Database
 from hermes_worker.system.plainfiles import read_plain
 
@@ -64,7 +64,7 @@ NOTHING: Overrides = MappingProxyType({})
 
 
 class ConfigurationSource(Protocol):
-    """``features.configurations.rows.Configurations``."""
+    """``store.configurations.Configurations``."""
 
     def load_newest_number(self) -> int: ...
 

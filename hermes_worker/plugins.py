@@ -439,6 +439,7 @@ def list_brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "settings": tuple(one.variable for one in extension.settings),
         "hooks": tuple(one.name for one in extension.hooks if not one.of_memory),
         "skills": tuple(one.folder for one in extension.skills),
+        "upkeep": tuple(one.name for one in extension.upkeep),
     }
     return {kind: names for kind, names in found.items() if names}
 

@@ -20,15 +20,17 @@ from kombu.exceptions import OperationalError
 from hermes_worker import settings as settings_module
 from hermes_worker.broker.queue import QueueName, TaskName, log_broker_failure
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.models.build import build_pricing
 from hermes_worker.observe import database_outage, log, record_duration
 from hermes_worker.settings import Settings
+from hermes_worker.store.build import build_sweep_policy
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.jobs.jobs import SCHEDULER_NOTED_EVERY_S, Jobs
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.heartbeat import report_sweep
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.recording import get_recorder, record_ends
-from hermes_worker.wiring import Client, build_pricing, build_sweep_policy, open_client
+from hermes_worker.wiring import Client, open_client
 from scheduler.ticking import AT_ONCE, tick
 
 MAINTAIN_EVERY_S = 60.0

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from hermes_worker.features.skills.rules import ALONGSIDE
+from hermes_worker.core.offered_skills import ALONGSIDE
 from hermes_worker.safety.untrusted import Provenance, wrap_untrusted
 
 CONTEXT_CHARS_MAX = 8_000

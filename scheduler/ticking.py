@@ -39,10 +39,8 @@ from typing import Any, Protocol, TypeVar
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock
 from hermes_worker.agent.tools.catalog import has_tool_sources
 from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.offered_skills import NO_SKILLS, OfferedSkills, SkillError, SkillLibrary
 from hermes_worker.core.principals import Principal
-from hermes_worker.features.skills.rules import SkillError
-from hermes_worker.features.skills.service import NO_SKILLS, OfferedSkills, find_offered_skills
-from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import ChosenSettings, LiveSettings
 from hermes_worker.observe import log
 from hermes_worker.safety.threats import scan_assembled_prompt
@@ -117,7 +115,7 @@ def tick(
     *,
     at_once: int = AT_ONCE,
     tool_sources: ToolSources | None = None,
-    skills: SkillShelf | None = None,
+    skills: SkillLibrary | None = None,
     live_settings: LiveSettings | None = None,
 ) -> TickResult:
     """Count runs that ended, and settle the slots that are due. Any number of schedulers may do it at once. A job that
@@ -170,7 +168,7 @@ class _Gathering:
 
     jobs: Jobs
     tool_sources: ToolSources | None
-    shelf: SkillShelf | None
+    shelf: SkillLibrary | None
     live_settings: LiveSettings | None
     has_rows: bool
     """Whether tenants may have MCP servers of their own."""
@@ -199,12 +197,12 @@ class _Gathering:
         )
 
 
-def _gather_skills(shelf: SkillShelf, tenant: str) -> dict[str, Any]:
-    now = find_offered_skills(shelf, tenant)
+def _gather_skills(shelf: SkillLibrary, tenant: str) -> dict[str, Any]:
+    now = shelf.find_offered(tenant)
 
     def stored(digest: str) -> OfferedSkills:
         try:
-            return replace(now, found=shelf.load_set(tenant, digest))
+            return shelf.find_stored(tenant, digest)
         except SkillError:
             return now  # more than a day has passed; the texts are in the prompt all the same
 

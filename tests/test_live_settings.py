@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,20 +13,23 @@ from typing import Any
 import pytest
 from support.migrated import bring_up
 
-from hermes_worker import wiring
 from hermes_worker.agent.prompt.compaction import ProtectedRows
 from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.overrides import OverrideLevel
-from hermes_worker.features.configurations.rows import ConfigurationVersion
-from hermes_worker.features.memory.rules import MemoryTarget, MemoryWriter
+from hermes_worker.core.run_writers import MemoryWriter
+from hermes_worker.features.memory.rules import MemoryTarget
 from hermes_worker.features.skills.change_rules import SkillWrites
 from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.settings.overriding import bound_overrides, check_overrides, override_settings, parse_fleet_values
+from hermes_worker.store.configurations import ConfigurationVersion
 from hermes_worker.store.engine.database import Database
+from hermes_worker.tasks.build import build_summary_compactor, make_override_builder
 from hermes_worker.tasks.calls.call_tool import _origin
 from hermes_worker.tasks.iteration.requests import ModelOptions
+from hermes_worker.wiring import build_parts_of_features
+from hermes_worker.workspaces.build import build_sandbox
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox.network import RunOrigin
 
@@ -230,15 +234,13 @@ class _Served:
 
 def serving(settings: Settings, compactor: object, database: Database | None = None) -> Any:
     """What a worker with these settings serves runs with that have settings of their own."""
-    shared: Any = SimpleNamespace(
-        settings=settings, sandbox=wiring.build_sandbox(settings), client=SimpleNamespace(database=database)
-    )
-    return wiring._make_override_builder(shared, compactor)  # type: ignore[arg-type]
+    shared: Any = SimpleNamespace(settings=settings, sandbox=build_sandbox(settings), database=database)
+    return make_override_builder(shared, compactor, partial(build_parts_of_features, database))  # type: ignore[arg-type]
 
 
 def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Path) -> None:
     settings = load_settings({}, home=tmp_path)
-    serve = serving(settings, wiring._build_builtin_compactor(settings))
+    serve = serving(settings, build_summary_compactor(settings))
     said = {"compression.protect_first_n": "1", "compression.protect_last_n": "40", "compression.target_ratio": "0.4"}
     model = serve(_Served(), json.dumps(said)).model
     assert model.compactor.protected == ProtectedRows(head_rows=1, tail_rows=40, tail_part=0.4)

@@ -16,7 +16,7 @@ from hermes_worker.channels.files import FileGone, read_judged_file
 from hermes_worker.channels.media import MediaFile
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.media_kinds import MediaKind
-from hermes_worker.features.skills.rules import SkillError
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills.workspace_files import read_skill_folder
 from hermes_worker.features.webhooks.management_routes import _load_lists
 from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route

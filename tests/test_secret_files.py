@@ -13,7 +13,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Settings, build_handover, load_settings, render_environ
 from hermes_worker.settings import secret_files as secret_files_module
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
-from hermes_worker.wiring import build_sandbox
+from hermes_worker.workspaces.build import build_sandbox
 
 KEY = "0123456789abcdef-server"
 

@@ -10,6 +10,7 @@ from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat, text, text_or_nothing
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.channels.targets import TARGETS_MAX
+from hermes_worker.core.artifact_patterns import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.principals import USER_HEADER
@@ -17,7 +18,6 @@ from hermes_worker.core.priority import LATEST_S
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.status_reason import StandingReason, StatusReason
-from hermes_worker.features.artifacts.rules import PATTERN_CHARS_MAX, PATTERN_FORM, PATTERNS_MAX
 from hermes_worker.resource import WHOLE as WHOLE
 from hermes_worker.schemas.runs import (
     BudgetObject,

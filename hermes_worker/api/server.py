@@ -24,21 +24,18 @@ from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hermes_worker import installed
 from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.limits import HEAD_PATIENCE_S
 from hermes_worker.broker.queue import log_broker_failure, refuse_cluster
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.features.webhooks.rows import RouteRow, Webhooks
-from hermes_worker.features.webhooks.rules.sealed import reseal_secret
 from hermes_worker.local.paths import find_broker_url
 from hermes_worker.local.startup import wait_for_database
 from hermes_worker.observe import log
 from hermes_worker.services import submission
 from hermes_worker.settings import ServerSettings, Settings
-from hermes_worker.settings.sealing import SealedElsewhere
-from hermes_worker.settings.server_key import build_keyring
 from hermes_worker.settings.tls import build_server_context
 from hermes_worker.stream.followers import FollowPolicy
 from hermes_worker.tracing.beginning import trace_if_wanted
@@ -66,7 +63,8 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
         if (error := refuse_cluster(find_broker_url(settings))) is not None:
             log_broker_failure("start", error)  # it serves what rows say until the broker is there
         server = ApiServer(client, open_sockets(settings.server), on_ready=on_ready, tls=tls)
-        seal_routes(client)
+        for _, begin_serving in installed.list_upkeep("begin_serving"):
+            begin_serving(client.settings, client.database)
         trace_if_wanted(settings, "api", client.database)
         allow_many_connections()
         if settings.metrics.port is not None:
@@ -90,21 +88,6 @@ def _serve_metrics(client: Client, server: ApiServer) -> None:
 
     gauges = {"hermes_process_followers": lambda: float(server.followers)}
     serve_metrics(client.settings, "api", {**gauges, **build_connection_gauges(client.database)}, fleet=client.database)
-
-
-def seal_routes(client: Client) -> None:
-    """Encrypt what an earlier version stored in the clear, and what was sealed with an earlier key. Idempotent."""
-    keyring = build_keyring(client.settings)
-
-    def change(row: RouteRow) -> str | None:
-        try:
-            return reseal_secret(keyring, row.full_name, row.secret)
-        except SealedElsewhere as error:
-            log.error("webhook.locked", route=row.full_name, reason=str(error))
-            return None
-
-    if changed := Webhooks(client.database).reseal(change):
-        log.info("webhook.sealed", routes=changed)
 
 
 class ServedApp(Protocol):

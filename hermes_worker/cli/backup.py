@@ -112,7 +112,7 @@ def find_copy_note(settings: Settings) -> str | None:
     reported by the command that needs it."""
     import sqlalchemy as sa
 
-    from hermes_worker.wiring import build_database
+    from hermes_worker.store.build import build_database
 
     if has_no_rows(settings):
         return None
@@ -160,10 +160,10 @@ def _mark_epoch(settings: Settings, is_original_gone: bool) -> Epoch:
 
 def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, is_original_gone: bool) -> Epoch:
     from hermes_worker.local.paths import embedded_database_url
+    from hermes_worker.store.build import build_sealer
     from hermes_worker.store.home_rows import convert_rows
     from hermes_worker.store.migrate import migrate
     from hermes_worker.store.text_keys import check_keys as begin_sealing
-    from hermes_worker.wiring import build_sealer
 
     home = settings.home
     faults.arm_faults(settings.faults)

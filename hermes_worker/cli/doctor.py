@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from hermes_worker import mcp
+from hermes_worker import installed, mcp
 from hermes_worker.cli.backup import find_copy_note
 from hermes_worker.cli.doctor_findings import DoctorFinding, Grade, models_answer
 from hermes_worker.cli.entry import EXIT_FAILED
@@ -70,9 +70,9 @@ def doctor(home: Path | None, workspace: Path | None, fixes: bool, as_json: bool
 def check(home: Path | None) -> int:
     """Check the configuration without connecting to anything."""
     from hermes_worker import installed, plugins
+    from hermes_worker.models.build import find_endpoint
     from hermes_worker.settings.declared import describe_declared
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import find_endpoint
 
     settings = client_settings(home)
     if not settings.model.is_scripted:
@@ -127,10 +127,9 @@ def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[Docto
         ("workers", lambda: _workers(settings)),
         *_list_fleet_checks(settings),
         *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
-        ("webhooks", lambda: _webhooks(settings)),
         *((("chats", lambda: _chats(settings)),) if settings.gateway.is_enabled else ()),
         ("keys", lambda: _keys(settings)),
-        *((("tenants", lambda: _tenant_keys(settings)),) if _has_tenant_keys(settings) else ()),
+        *(check for _, list_checks in installed.list_upkeep("list_checks") for check in list_checks(settings)),
         ("model", lambda: _model(settings)),
         *_list_provider_checks(settings),
         ("API", lambda: _api(settings)),
@@ -139,7 +138,6 @@ def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[Docto
         *([("browser", lambda: _browser(settings))] if settings.browser.is_enabled else []),
         ("network", lambda: _network(settings)),
         *_list_mcp_checks(settings),
-        *_list_mcp_row_checks(settings),
         *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
         *((("workspaces", lambda: _workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
     )
@@ -237,7 +235,7 @@ def _check_left_folders(settings: Settings) -> tuple[Grade, str]:
 
 
 def _database_place(settings: Settings) -> str:
-    from hermes_worker.wiring import build_database
+    from hermes_worker.store.build import build_database
 
     return build_database(settings).url.render_as_string(hide_password=True)
 
@@ -255,9 +253,9 @@ def _key_note(settings: Settings) -> str:
 def _database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
+    from hermes_worker.store.build import build_database
     from hermes_worker.store.engine.pooler import REFUSAL, Pooler, detect_pooler
     from hermes_worker.store.revisions import find_newest, format_advice, load_state
-    from hermes_worker.wiring import build_database
 
     place = _database_place(settings)
     if has_no_rows(settings):
@@ -449,8 +447,9 @@ def _find_consumed_queues(settings: Settings) -> set[str]:
 def _logins(settings: Settings) -> tuple[Grade, str]:
     """Check logins. Unused ones are not tried: that would spend them."""
     from hermes_worker.core.logins import LoginUsability, decide_usability
+    from hermes_worker.models.build import list_logins
     from hermes_worker.store.access.logins import Logins
-    from hermes_worker.wiring import list_logins, open_database
+    from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         return Grade.NOTE, "not used yet; the first model call exchanges them"
@@ -509,83 +508,6 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
     return Grade.NOTE, f"{told}{more}; {waiting} runs wait ('hermes-worker fleet providers status')"
 
 
-def _has_tenant_keys(settings: Settings) -> bool:
-    """Whether some tenant brings keys, in rows or in the settings; false for a database that cannot be read, which
-    another finding reports."""
-    from hermes_worker.features.provider_keys.rows import ProviderKeys
-    from hermes_worker.wiring import open_database
-
-    if settings.model.tenant_keys:
-        return True
-    if has_no_rows(settings):
-        return False
-    try:
-        database = open_database(settings)
-        try:
-            return ProviderKeys(database).load_version().keys > 0
-        finally:
-            database.close()
-    except HermesError:
-        return False
-
-
-def _tenant_keys(settings: Settings) -> tuple[Grade, str]:
-    """Check provider keys that tenants bring."""
-    from hermes_worker.features.provider_keys.rows import ProviderKeys
-    from hermes_worker.models.catalog import provider_rows
-    from hermes_worker.wiring import open_database
-
-    named = {each.tenant for each in settings.model.tenant_keys}
-    if has_no_rows(settings):
-        return Grade.OK, f"{len(named)} bring keys of providers, in HERMES_TENANT_KEYS"
-    database = open_database(settings)
-    try:
-        kept = ProviderKeys(database)
-        views, in_clear = kept.list_all(), kept.count_in_clear()
-        broken = [each.key_id for each in kept.list_keys() if each.key is None]
-    finally:
-        database.close()
-    in_rows = {view.tenant for view in views}
-    found = f"{len(in_rows | named)} bring keys of providers; {len(views)} keys in rows"
-    if broken:
-        return Grade.BROKEN, f"{found}; changed by others and not used: {', '.join(broken[:3])}: remove and add them"
-    if unknown := sorted({view.provider for view in views} - provider_rows().keys()):
-        return Grade.BROKEN, f"{found}; no extension brings the provider {unknown[0]!r} any more: its keys are idle"
-    if in_clear:
-        return Grade.NOTE, f"{found}, {in_clear} of them in clear: encrypt texts again (docs/encryption.md)"
-    if both := sorted(in_rows & named):
-        return Grade.NOTE, f"{found}; those of {', '.join(both)} in HERMES_TENANT_KEYS are not used: rows count"
-    return Grade.OK, f"{found}, encrypted" if views else found
-
-
-def _webhooks(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.features.webhooks.rows import Webhooks
-    from hermes_worker.features.webhooks.rules.sealed import open_secret, reseal_secret
-    from hermes_worker.settings.sealing import SealedElsewhere
-    from hermes_worker.settings.server_key import build_keyring
-    from hermes_worker.wiring import open_database
-
-    if has_no_rows(settings):
-        return Grade.OK, "no routes"
-    keyring = build_keyring(settings)
-    database = open_database(settings)
-    try:
-        rows = Webhooks(database).list_all_tenants()
-    finally:
-        database.close()
-    for row in rows:
-        try:
-            open_secret(keyring, row.full_name, row.secret)
-        except SealedElsewhere as error:
-            return Grade.BROKEN, str(error)
-    if old := [row.full_name for row in rows if reseal_secret(keyring, row.full_name, row.secret)]:
-        return (
-            Grade.NOTE,
-            f"not encrypted with the current server key: {', '.join(old)}; an API that starts does it",
-        )
-    return Grade.OK, f"{len(rows)} routes, secrets encrypted" if rows else "no routes"
-
-
 def _chats(settings: Settings) -> tuple[Grade, str]:
     """Check chats: which accounts are listened to, and what was wrong with the last poll."""
     from hermes_worker.channels.receivers import list_accounts
@@ -619,8 +541,8 @@ def _model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
     from hermes_worker.broker.queue import QueueName
+    from hermes_worker.models.build import find_wire_and_endpoint
     from hermes_worker.models.catalog import wire_rows
-    from hermes_worker.wiring import find_wire_and_endpoint
 
     if settings.model.is_scripted:
         return Grade.NOTE, describe_model(settings)
@@ -673,7 +595,7 @@ def _find_certificate_problem(settings: Settings, url: str, *, is_direct: bool) 
 
 def _read_database_clock(settings: Settings) -> float | None:
     """Read the time of the database; ``None`` where that is this machine's own clock, or it does not answer."""
-    from hermes_worker.wiring import build_database
+    from hermes_worker.store.build import build_database
 
     if settings.database.url is None:
         return None
@@ -801,14 +723,6 @@ def _list_mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[G
     return [(f"mcp {name}", partial(_mcp_server, settings, name, server)) for name, server in sorted(servers.items())]
 
 
-def _list_mcp_row_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
-    """List the checks of MCP servers in rows. Imported here and not above, because that module grades its findings by
-    this one."""
-    from hermes_worker.cli import doctor_mcp
-
-    return doctor_mcp.list_checks(settings)
-
-
 def _report_unreadable(error: ConfigurationError) -> tuple[Grade, str]:
     return Grade.BROKEN, format_reason(error)
 
@@ -840,7 +754,7 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
 
 def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
     """Check whether a host could start the server here, without starting it."""
-    from hermes_worker.wiring import build_sandbox
+    from hermes_worker.workspaces.build import build_sandbox
 
     there = f"its {len(server.tools)} tools are approved; hosts ('hermes-worker start mcp-host') start it"
     if shutil.which(server.command[0]) is None:
@@ -854,7 +768,7 @@ def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grad
 def _browser(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can host browsers, and whether workers here can use one."""
     from hermes_worker.browser.chromium import NoBrowserHere, explain_missing_extra, find_chromium, require_confinement
-    from hermes_worker.wiring import build_sandbox
+    from hermes_worker.workspaces.build import build_sandbox
 
     if lacking := explain_missing_extra():
         return Grade.BROKEN, f"tools of a browser are switched on, and {lacking}"
@@ -867,7 +781,7 @@ def _browser(settings: Settings) -> tuple[Grade, str]:
 
 
 def _sandbox(settings: Settings) -> tuple[Grade, str]:
-    from hermes_worker.wiring import build_sandbox
+    from hermes_worker.workspaces.build import build_sandbox
     from hermes_worker.workspaces.sandbox.policy import SandboxMode
 
     sandbox = build_sandbox(settings)
@@ -907,7 +821,7 @@ def _limits() -> str:
 
 def _network(settings: Settings) -> tuple[Grade, str]:
     """Describe what commands may reach, by who asked for them."""
-    from hermes_worker.wiring import build_network_rules, build_sandbox
+    from hermes_worker.workspaces.build import build_network_rules, build_sandbox
     from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, decide_access
     from hermes_worker.workspaces.sandbox.policy import SandboxPolicy
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from hermes_worker.cli.doctor_findings import Grade, models_answer
 from hermes_worker.core.errors import ConfigurationError, format_reason
+from hermes_worker.models.build import list_key_endpoints
 from hermes_worker.models.catalog import wire_rows
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import list_key_endpoints
 
 
 def check_providers(settings: Settings) -> tuple[Grade, str]:

@@ -12,9 +12,9 @@ from hermes_worker.settings.server_key import is_open_to_others, key_file_path
 
 def _migrate_schema(settings: Settings) -> str | None:
     """Migrate the schema, where ``hermes-worker data migrate`` would."""
+    from hermes_worker.store.build import build_database
     from hermes_worker.store.migrate import migrate
     from hermes_worker.store.revisions import find_newest, list_revisions, load_state
-    from hermes_worker.wiring import build_database
 
     if has_no_rows(settings):
         return None

@@ -21,8 +21,8 @@ def check_workspaces(settings: Settings) -> tuple[Grade, str]:
 
 def _ssh_host(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can work on the host of workspaces."""
-    from hermes_worker.wiring import build_ssh_account
     from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.build import build_ssh_account
     from hermes_worker.workspaces.remote.ssh import SshHost, explain_missing_ssh
 
     account = build_ssh_account(settings)
@@ -42,8 +42,8 @@ def _ssh_host(settings: Settings) -> tuple[Grade, str]:
 
 def _container_engine(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make containers."""
-    from hermes_worker.wiring import build_docker_account
     from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.build import build_docker_account
     from hermes_worker.workspaces.remote.docker import describe_engine
 
     account = build_docker_account(settings)
@@ -60,8 +60,8 @@ def _container_engine(settings: Settings) -> tuple[Grade, str]:
 
 def _cluster(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make pods."""
-    from hermes_worker.wiring import build_kubernetes_account
     from hermes_worker.workspaces.base import WorkspaceError
+    from hermes_worker.workspaces.build import build_kubernetes_account
     from hermes_worker.workspaces.remote.kubernetes import ClusterApi, explain_missing_kubernetes
 
     if lacking := explain_missing_kubernetes():

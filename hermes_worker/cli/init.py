@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from hermes_worker.channels.adapters import find_secret_variables, list_missing_variables
+from hermes_worker.channels.build import build_dispatcher
 from hermes_worker.channels.exchange import Part, Receipt
 from hermes_worker.channels.targets import normalize_deliver, parse_targets, resolve_targets
 from hermes_worker.cli.init_files import (
@@ -34,13 +35,13 @@ from hermes_worker.cli.server import read_key
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import ModelRequest, build_user_body, canonical_json
 from hermes_worker.local.paths import find_running_stack, prepare_home
+from hermes_worker.models.build import build_provider
 from hermes_worker.models.catalog import find_provider, provider_rows
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.settings.config_editing import set_value
 from hermes_worker.settings.dotenv import write_secret
 from hermes_worker.settings.presets import PRESETS
 from hermes_worker.system.plainfiles import replace_text
-from hermes_worker.wiring import build_dispatcher, build_provider
 
 _KEY_VARIABLE = "HERMES_API_KEY"
 _SCRIPTED = "scripted"

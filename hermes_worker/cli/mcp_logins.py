@@ -59,7 +59,8 @@ def open_credentials(settings: Settings, name: str) -> Iterator[ServerCredential
         yield ServerCredentials(token=settings.variables.get(token_variable(name), "").strip() or None)
         return
     from hermes_worker.mcp.logins import LoginBearers, parse_login
-    from hermes_worker.wiring import build_grants_at, open_database
+    from hermes_worker.models.build import build_grants_at
+    from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):
         raise ConfigurationError("the tokens of logins stand in the database, and there is none yet: start the workers")

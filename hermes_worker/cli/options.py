@@ -190,7 +190,7 @@ def load_settings(
 def _with_fleet(settings: Settings, overrides: Mapping[str, object]) -> Settings:
     from hermes_worker.live_settings import add_fleet_configuration
     from hermes_worker.local.paths import has_no_rows
-    from hermes_worker.wiring import build_database
+    from hermes_worker.store.build import build_database
 
     if has_no_rows(settings):
         return settings

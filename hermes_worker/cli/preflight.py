@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hermes_worker.channels.adapters import EMAIL, build_credentials, build_email_credentials, load_adapters
 from hermes_worker.channels.apprise_services import require_library
+from hermes_worker.channels.build import build_dispatcher
 from hermes_worker.channels.catalog import APPRISE, find_platform
 from hermes_worker.channels.dispatcher import Dispatcher
 from hermes_worker.channels.targets import (
@@ -21,7 +22,6 @@ from hermes_worker.channels.targets import (
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT, find_tenant_home
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import build_dispatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

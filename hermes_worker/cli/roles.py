@@ -90,7 +90,7 @@ def worker(
     It drains on SIGTERM: no new work, then HERMES_DRAIN_S seconds to finish, then it hands over the rest. A second
     signal ends the drain period at once.
     """
-    from hermes_worker.wiring import WorkerOptions
+    from hermes_worker.tasks.build import WorkerOptions
     from hermes_worker.worker.main import WorkerPool, run_worker
 
     settings = load_settings(home, {"worker.events": task_events or None}, is_of_fleet=True)
@@ -156,10 +156,10 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
 
     Workers connect to it when a tool is called. On SIGTERM it ends its browsers; cookies stay with their sessions.
     """
+    from hermes_worker.browser.build import build_browser_host
     from hermes_worker.browser.chromium import explain_missing_extra
     from hermes_worker.core.errors import ConfigurationError
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import build_browser_host
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
@@ -181,13 +181,12 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     Workers connect to it when a tool is called. On SIGTERM it ends its servers.
     """
     from hermes_worker.settings.role_secrets import ProcessRole
-    from hermes_worker.wiring import build_mcp_host, build_process_lister
+    from hermes_worker.wiring import build_mcp_host, start_process_lister
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         database = _open_host_database(settings, stack)
         host = build_mcp_host(settings, database, name=known_as, alive_file=alive_file)
-        if (looker := build_process_lister(settings, database)) is not None:
-            looker.start()
+        if (looker := start_process_lister(settings, database)) is not None:
             stack.callback(looker.stop)
         return host
 
@@ -196,7 +195,7 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
 
 def _open_host_database(settings: Settings, stack: ExitStack) -> Database:
     """Open the database of a host. What it reads of rows, such as where a browser was or a token, may be encrypted."""
-    from hermes_worker.wiring import build_database, build_sealer
+    from hermes_worker.store.build import build_database, build_sealer
 
     database = build_database(settings, sealer=build_sealer(settings))
     stack.callback(database.close)
@@ -239,7 +238,7 @@ def api(home: Path | None, host: str | None, port: int | None) -> int:
 def migrate(home: Path | None, check: bool, wait_s: float) -> int:
     """Bring the database to this version's schema."""
     from hermes_worker.local.paths import prepare_home
-    from hermes_worker.wiring import build_database
+    from hermes_worker.store.build import build_database
 
     if wait_s and not check:
         raise click.UsageError("--wait-s belongs to --check")

@@ -147,9 +147,9 @@ class Stack:
         raises."""
         from hermes_worker.core.errors import HermesError
         from hermes_worker.observe import log
+        from hermes_worker.store.build import build_database
         from hermes_worker.store.gateway import GatewayRows
         from hermes_worker.store.workers import Workers
-        from hermes_worker.wiring import build_database
 
         worker = self._workers.get(ended.name)
         gateway = self._gateway if ended.name == "gateway" else None
@@ -302,8 +302,8 @@ def migrate_database(settings: Settings, say: Callable[[str], None]) -> None:
     """Migrate the database to this version's schema. Raises ``ConfigurationError``, ``UnavailableError``."""
     if settings.database.url is None and _is_current(settings.home / "hermes-worker.db"):
         return
+    from hermes_worker.store.build import build_database
     from hermes_worker.store.migrate import migrate
-    from hermes_worker.wiring import build_database
 
     say("preparing the database")
     database = build_database(settings)

@@ -207,7 +207,7 @@ def _trim_logs(logs: Sequence[StackLog]) -> None:
 
 
 def _render_welcome(stack: Stack, note: StackNote, took_s: float) -> str:
-    from hermes_worker.wiring import build_database
+    from hermes_worker.store.build import build_database
 
     settings = stack.settings
     database = build_database(settings).url.render_as_string(hide_password=True)

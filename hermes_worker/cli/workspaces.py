@@ -12,8 +12,9 @@ from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import open_records
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Settings
-from hermes_worker.wiring import build_pruner, find_workspace_target
+from hermes_worker.wiring import load_workspace_states
 from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.build import find_workspace_target
 from hermes_worker.workspaces.remote.targets import WorkspaceTarget
 
 
@@ -33,7 +34,7 @@ def list_workspaces(home: Path | None, as_json: bool) -> None:
         roots = {PurePosixPath(root).name: root for root in place.list_roots()}
     except WorkspaceError as error:
         raise ConfigurationError(str(error)) from error
-    states = build_pruner(records.database, records.settings).load_workspace_states(list(roots))
+    states = load_workspace_states(records.settings, records.database, list(roots))
     if as_json:
         for name, root in roots.items():
             click.echo(json.dumps({"kind": place.kind, "root": root, "session": name, "state": states.get(name)}))
@@ -54,7 +55,7 @@ def remove(home: Path | None, session: str, force: bool) -> None:
         root = next((root for root in place.list_roots() if PurePosixPath(root).name == session), None)
         if root is None:
             raise ConfigurationError(f"no workspace of the kind {place.kind} is called {session!r}")
-        state = build_pruner(records.database, records.settings).load_workspace_states([session]).get(session)
+        state = load_workspace_states(records.settings, records.database, [session]).get(session)
         if state != "quiet" and not force:
             what = "is at work" if state else "is not of this database"
             raise ConfigurationError(f"the session {session!r} {what}: --force removes its workspace all the same")

@@ -8,11 +8,13 @@ A module's last word says its floor, so a folder reads from the top down::
     prompt   what it writes into prompts                        as agent
     tool     what a model may call                              as agent
     work     what a worker does for it, and its upkeep          as tasks
+    build    its parts, made from the settings                  as tasks
     service  what routes and other entries share                as services
     schema   its resources, for API, client and commands        as client
     routes   its part of the HTTP API                           as api
     backend  what its commands ask the API                      as cli
     verbs    its commands                                       as cli
+    checks   what the doctor finds of it                        as cli
 
 ``features/memory/review_rules.py`` is pure, as ``features/memory/rules.py`` is. A feature's ``__init__`` holds its
 ``EXTENSION``, the one declaration of what it brings. A feature imports the kernel and no other feature, and the kernel
@@ -31,18 +33,18 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hermes_worker.features.artifacts:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.audit:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.batches:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.checkpoints:EXTENSION": ("routers", "commands"),
+        "hermes_worker.features.checkpoints:EXTENSION": ("routers", "commands", "upkeep"),
         "hermes_worker.features.configurations:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.deliveries:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.encryption:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.mcp_servers:EXTENSION": ("routers", "commands"),
+        "hermes_worker.features.mcp_servers:EXTENSION": ("routers", "commands", "upkeep"),
         "hermes_worker.features.memory:EXTENSION": ("tools", "routers", "commands"),
-        "hermes_worker.features.provider_keys:EXTENSION": ("routers", "commands"),
+        "hermes_worker.features.provider_keys:EXTENSION": ("routers", "commands", "upkeep"),
         "hermes_worker.features.retention:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.skills:EXTENSION": ("tools", "routers", "commands"),
+        "hermes_worker.features.skills:EXTENSION": ("tools", "routers", "commands", "upkeep"),
         "hermes_worker.features.spend:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.tenants:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.webhooks:EXTENSION": ("routers", "commands"),
+        "hermes_worker.features.webhooks:EXTENSION": ("routers", "commands", "upkeep"),
     }
 )
 """The declarations of the built-in features, and the kinds of plugs that each one brings."""

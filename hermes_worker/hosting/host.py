@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -245,3 +246,8 @@ class ResourceHost:
     def _end_process(self, name: str, reason: str = "stopped") -> None:
         self._holding.pop(name).process.end()
         log.info("resource.ended", resource_kind=self._kind.value, resource_id=name, reason=reason)
+
+
+def find_advertised_host(host: str, address: str | None) -> str:
+    """Find the name under which others reach what listens on ``host``: ``address``, where one is set."""
+    return address or (socket.gethostname() if host in ("0.0.0.0", "::", "[::]") else host)

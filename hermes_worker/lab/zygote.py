@@ -99,7 +99,7 @@ def _run_worker(request: Mapping[str, Any]) -> int:
     _listen_for_faults(Path(request["sink"]).parent)
     from hermes_worker import settings
     from hermes_worker.lab.sink import make_sink_tools
-    from hermes_worker.wiring import WorkerOptions
+    from hermes_worker.tasks.build import WorkerOptions
     from hermes_worker.worker.main import WorkerPool, run_worker
 
     options = WorkerOptions(

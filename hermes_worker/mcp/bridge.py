@@ -33,6 +33,10 @@ _UNKNOWN: Final = -32_000
 _REFUSED: Final = -32_600
 
 
+FindServer = Callable[[ResourceView], tuple[McpServer, str | None] | None]
+"""Finds the server of a resource, and its token; ``None`` for an unknown one. Raises ``NotStarted``."""
+
+
 @dataclass(frozen=True, slots=True)
 class _HostedServer:
     name: str
@@ -173,7 +177,7 @@ class _BridgeHandler(BaseHTTPRequestHandler):
 
 def build_mcp_host(
     rows: Resources,
-    servers: Callable[[ResourceView], tuple[McpServer, str | None] | None],
+    servers: FindServer,
     sandbox: Sandbox,
     options: HostOptions,
     bridge_of: Callable[[Callable[[str, str], bool]], McpBridge],

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from hermes_worker.features.provider_keys.rows import DecryptedKey, KeysVersion
+from hermes_worker.core.tenant_keys import DecryptedKey, KeysVersion
 from hermes_worker.models.credentials import ChosenKey, KeyPool
 from hermes_worker.models.row_watch import RowWatch
 from hermes_worker.observe import count, log

@@ -26,15 +26,16 @@ from typing import Protocol
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.prompt_places import PromptPlace
-from hermes_worker.features.memory.rows import is_guest, load_entries
+from hermes_worker.core.run_writers import MemoryWriter
+from hermes_worker.features.memory.rows import load_entries
 from hermes_worker.features.memory.rules import (
     MEMORY_TOOL,
     MemoryEntry,
     MemoryPolicy,
     MemoryTarget,
-    MemoryWriter,
     render_memory_block,
 )
+from hermes_worker.store.runs.writers import is_guest
 
 USUAL_PROFILE = "default"
 _Standing = Mapping[MemoryTarget, Sequence[MemoryEntry]]
@@ -95,7 +96,7 @@ class BlockFacts:
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     """Which memories there are, and how much they hold."""
     skills_index: str = ""
-    """The index of the set of skills that the first run names (``features.skills.service``)."""
+    """The index of the set of skills that the first run names (``core.offered_skills``)."""
 
 
 class BlockReader(Protocol):

@@ -115,12 +115,12 @@ class EquippedRun:
 
 
 class RunSkills(Protocol):
-    """The skills for one run. ``features.skills.service.OfferedSkills``."""
+    """The skills for one run. ``core.offered_skills.OfferedSkills``."""
 
     @property
     def set_hash(self) -> str | None: ...
 
-    def build_index(self, tools: Set[str]) -> str: ...
+    def build_index(self, tools: Set[str], /) -> str: ...
 
     def prepend_texts(self, asked: str | Sequence[Mapping[str, Any]]) -> str | Sequence[Mapping[str, Any]]: ...
 

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING
 from hermes_worker.agent.prompt.sources import PromptBlock
 from hermes_worker.agent.tools.catalog import has_tool_sources
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.offered_skills import NO_SKILLS, OfferedSkills, SkillError, SkillLibrary
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.features.configurations.rows import Configurations
-from hermes_worker.features.mcp_servers.rules import is_row_source
-from hermes_worker.features.skills.rules import SkillError
-from hermes_worker.features.skills.service import NO_SKILLS, OfferedSkills, find_offered_skills
-from hermes_worker.features.skills.shelf_files import SkillShelf
+from hermes_worker.core.row_sources import is_row_source
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import holds_state, workspaces_dir
 from hermes_worker.observe import count, log
@@ -50,6 +47,7 @@ from hermes_worker.services.submission_rules import (
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import parse_named_model
 from hermes_worker.settings.overriding import bound_overrides, check_overrides
+from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.runs.runs import Created, NewRun, SessionNotFound, create_run_id
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.system import faults
@@ -195,11 +193,11 @@ def list_sourced_tools(rows: ToolSources, tenant: str, *, has_rows: bool) -> Seq
     return [definition for row in found for definition in row.definitions]
 
 
-def find_run_skills(shelf: SkillShelf, submission: Submission) -> OfferedSkills:
+def find_run_skills(shelf: SkillLibrary, submission: Submission) -> OfferedSkills:
     """Find the skills that a run which is submitted now may see, and the texts of those that it is to follow. Raises
     ``InvalidSubmission``, ``UnavailableError``."""
     try:
-        return find_offered_skills(shelf, submission.principal.tenant, submission.skills)
+        return shelf.find_offered(submission.principal.tenant, submission.skills)
     except SkillError as error:
         raise InvalidSubmission("skills", str(error)) from None
 

@@ -18,6 +18,7 @@ from hermes_worker.channels.targets import (
     parse_targets,
     require_open_to,
 )
+from hermes_worker.core.artifact_patterns import PATTERNS_MAX, explain_wrong_pattern
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.client_tools import ClientTool
@@ -27,7 +28,6 @@ from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.priority import LATEST_S, Priority
 from hermes_worker.core.spec import RunRequest
 from hermes_worker.core.tool_schemas import explain_unusable_name
-from hermes_worker.features.artifacts.rules import PATTERNS_MAX, explain_wrong_pattern
 from hermes_worker.store.runs.runs import Multitask, compute_fingerprint
 
 

@@ -19,9 +19,9 @@ from types import MappingProxyType
 from typing import Generic, NamedTuple, NoReturn, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from hermes_worker.core.artifact_patterns import PATTERNS_MAX, explain_wrong_pattern
 from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.principals import InvalidName, require_tenant_name
-from hermes_worker.features.artifacts.rules import PATTERNS_MAX, explain_wrong_pattern
 from hermes_worker.features.retention.rules import InvalidRule, parse_rules
 from hermes_worker.settings.sentinels import parse_sentinels
 from hermes_worker.settings.servers import parse_servers_url

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.session_search import SessionQuery, SessionSearchRefused
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.core.search_queries import extract_text
 from hermes_worker.core.sources import is_session_id
-from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import SessionNotFound
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage, MessageSearch, Search, SearchOrder
 from hermes_worker.store.search.reading import (
     SaidMessage,
@@ -40,9 +40,9 @@ _DEMOTED: Final = "cron"
 class AgentSessions:
     """``agent.tools.session_search.PastSessions`` of one database. Thread-safe."""
 
-    def __init__(self, database: Database, memories: Memories) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._memories = memories
+        self._runs = RunWriters(database)
 
     def discover(self, query: SessionQuery, context: ToolContext) -> Mapping[str, object]:
         """The best match of each conversation that has one; one that is called like the query comes first."""
@@ -110,7 +110,7 @@ class AgentSessions:
 
     def _reader(self, context: ToolContext) -> SessionReader:
         """Raises ``SessionSearchRefused``."""
-        what = self._memories.load_writers(context.run_id)
+        what = self._runs.load_writers(context.run_id)
         if MemoryWriter.WEBHOOK in what:
             raise SessionSearchRefused("A run that an event from outside began does not see other conversations.")
         principal = None

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hermes_worker.agent.tools.base import ToolPolicies
+from hermes_worker.agent.tools.base import Tool, ToolPolicies
 from hermes_worker.agent.tools.catalog import ToolCatalog
 from hermes_worker.core import events as ev
+from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, Prepare, RunTool
@@ -19,8 +20,6 @@ from hermes_worker.core.inner_calls import InnerCall
 from hermes_worker.core.messages import Message, ModelReply, Usage
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.features.checkpoints.work import Checkpointing
-from hermes_worker.features.memory.review_work import ReviewStarter
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.credentials import FirstKey, KeyPool
 from hermes_worker.models.governor import CallGovernor, NoGovernor
@@ -225,6 +224,34 @@ class FileStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallAtWork:
+    """A claimed tool call that is about to run."""
+
+    claim: CallClaim
+    session: SessionContext
+    workspace: Workspace
+    tool: Tool
+    arguments: Mapping[str, Any]
+
+
+class CheckpointKeeper(Protocol):
+    """Keeps the files of a workspace before a call. Implemented by ``features.checkpoints.work.Checkpointing``."""
+
+    def keep_checkpoint(self, call: CallAtWork, abort: AbortSignal) -> None:
+        """Keep what the call may change. Raises nothing."""
+        ...
+
+
+class ReviewBeginner(Protocol):
+    """Begins reviews behind runs. Implemented by ``features.memory.review_work.ReviewStarter``."""
+
+    def begin_review(self, claim: IterationClaim, session: SessionContext) -> list[Hint]:
+        """Begin the review that is due behind a run that has just answered, and return what to send. Raises nothing
+        for a database that is away."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     """Everything a worker process needs to run tasks."""
 
@@ -271,9 +298,9 @@ class WorkerContext:
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what tools return."""
-    reviewing: ReviewStarter | None = None
+    reviewing: ReviewBeginner | None = None
     """Begins reviews of conversations behind their turns; ``None`` where there are none."""
-    checkpoints: Checkpointing | None = None
+    checkpoints: CheckpointKeeper | None = None
     """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
     policies: ToolPolicies = field(default_factory=ToolPolicies)
     """What the settings decide for tools."""

@@ -20,7 +20,6 @@ import redis
 from hermes_worker.broker.queue import CONTROL_CHANNEL, log_broker_failure
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.local_rate_limits import Allowance
-from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.observe import count, database_outage, log, record_duration
 from hermes_worker.store.runs.runs import NudgedRuns
 from hermes_worker.store.search.indexing import Indexer
@@ -58,6 +57,14 @@ class LaneStarter(Protocol):
     def request_lane(self) -> None: ...
 
 
+class RowPruner(Protocol):
+    """Deletes rows that may go. Implemented by ``features.retention.rows.Pruner``."""
+
+    def prune_once(self) -> Counter[str] | None:
+        """Delete what may go, unless another process did within the interval; return how many of each kind."""
+        ...
+
+
 class WorkerKeeper:
     """Renews leases, sweeps, and watches that this process really consumes.
 
@@ -70,7 +77,7 @@ class WorkerKeeper:
         *,
         leases: Leases,
         sweeper: Sweeper,
-        pruner: Pruner,
+        pruner: RowPruner,
         sender: Sender,
         stopping: Callable[[Collection[str]], set[str]],
         queues: Collection[str],

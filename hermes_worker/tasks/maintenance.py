@@ -1,33 +1,10 @@
-"""Remove files of a home: documents of jobs, and workspaces of sessions that are idle or deleted."""
+"""Remove the folders that ended processes left on this machine."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.features.checkpoints.files.places import checkpoints_dir, forget_checkpoints
-from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import RetentionKind
-from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
 from hermes_worker.system.own_folders import remove_left_folders, temporary_place
-from hermes_worker.tasks.jobs.data import remove_job_data
-from hermes_worker.tasks.jobs.outputs import prune_outputs
-from hermes_worker.workspaces.pruning import prune_workspaces, remove_workspaces
-
-
-def remove_files(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequence[str]) -> Counter[str]:
-    """Remove what this machine has of erased sessions and jobs: workspaces of their own, documents, and what scripts
-    kept. Idempotent. Only ids that the product drew are taken for names of directories."""
-    removed: Counter[str] = Counter()
-    removed["workspaces"] = len(remove_workspaces(workspaces_dir(home, tenant), sessions))
-    over = frozenset(sessions)
-    removed["checkpoints"] = forget_checkpoints(checkpoints_dir(home, tenant), over.intersection)
-    kept = [output_dir(home), *job_data_dirs(home)]
-    removed["documents"] = sum(remove_job_data(directory, job_id) for directory in kept for job_id in jobs)
-    return +removed
 
 
 def own_folder_parents(home: Path) -> tuple[Path, ...]:
@@ -38,20 +15,3 @@ def own_folder_parents(home: Path) -> tuple[Path, ...]:
 def remove_left_on_machine(home: Path) -> int:
     """Remove the folders that ended processes have left on this machine; return how many. Idempotent."""
     return sum(map(remove_left_folders, own_folder_parents(home)))
-
-
-def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[RetentionKind, int]:
-    """Remove the files of this machine that the rules let go; return how many of each kind. ``outputs_kept`` is the
-    number of documents that stay of each job. Job documents have no tenant, so the default one's rule holds for them
-    all.
-    """
-    remove_left_on_machine(home)
-    age_s = pruner.load_rules(DEFAULT_TENANT)[RetentionKind.OUTPUTS].age_s
-    removed = {RetentionKind.OUTPUTS: prune_outputs(output_dir(home), outputs_kept, age_s=age_s)}
-    for tenant in pruner.list_tenants():
-        if pruner.load_rules(tenant)[RetentionKind.WORKSPACES].age_s is not None or pruner.has_erased(tenant):
-            found = prune_workspaces(workspaces_dir(home, tenant), partial(pruner.find_expired_workspaces, tenant))
-            forget_checkpoints(checkpoints_dir(home, tenant), partial(pruner.find_expired_workspaces, tenant))
-            count = removed.get(RetentionKind.WORKSPACES, 0) + len(found)
-            removed[RetentionKind.WORKSPACES] = count
-    return removed

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.features.retention.rules import RetentionKind, RetentionRule
 from hermes_worker.observe import log
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.pruning import is_own_name
@@ -30,9 +29,7 @@ class WorkspaceNeeds(Protocol):
 
     def list_tenants(self) -> list[str]: ...
 
-    def load_rules(self, tenant: str) -> Mapping[RetentionKind, RetentionRule]: ...
-
-    def has_erased(self, tenant: str) -> bool: ...
+    def may_remove_workspaces(self, tenant: str) -> bool: ...
 
     def find_expired_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]: ...
 
@@ -53,7 +50,7 @@ def tend_workspaces(place: WorkspaceTarget, needs: WorkspaceNeeds, idle_s: float
     """
     own = {PurePosixPath(root).name: root for root in place.list_roots() if is_own_name(PurePosixPath(root).name)}
     names = sorted(own)
-    pruned = [tenant for tenant in needs.list_tenants() if _removes_workspaces(needs, tenant)]
+    pruned = [tenant for tenant in needs.list_tenants() if needs.may_remove_workspaces(tenant)]
     rested: list[str] = []
     removed: list[str] = []
     for first in range(0, len(names), _AT_ONCE):
@@ -65,10 +62,6 @@ def tend_workspaces(place: WorkspaceTarget, needs: WorkspaceNeeds, idle_s: float
         idle = needs.find_idle_workspaces([name for name in batch if name not in over], idle_s)
         rested += [own[name] for name in sorted(idle) if place.release_resources(own[name])]
     return TendedWorkspaces(tuple(rested), tuple(removed))
-
-
-def _removes_workspaces(needs: WorkspaceNeeds, tenant: str) -> bool:
-    return needs.load_rules(tenant)[RetentionKind.WORKSPACES].age_s is not None or needs.has_erased(tenant)
 
 
 class WorkspaceCollector:

@@ -27,7 +27,6 @@ from hermes_worker.core.effects import (
     SendDelivery,
 )
 from hermes_worker.core.errors import ConfigurationError, LeaseLost, UnavailableError
-from hermes_worker.features.artifacts.work import gather_artifacts
 from hermes_worker.local.paths import find_broker_url
 from hermes_worker.observe import database_outage, log
 from hermes_worker.settings import RemoteControl, Settings
@@ -42,7 +41,6 @@ from hermes_worker.tasks.inbound_files import fetch_file
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.jobs.collect import collect
 from hermes_worker.tasks.jobs.data import remove_data
-from hermes_worker.tasks.maintenance import prune_files
 from hermes_worker.tasks.prepare import prepare
 from hermes_worker.wiring import WorkerProcess
 from hermes_worker.worker.celery import build_celery_app
@@ -106,7 +104,7 @@ def build_app(settings: Settings) -> Celery:
             swept = here.sweeper.sweep(here.parts.sender.depths())
             here.sweeper.prune()
             report_pruned(here.pruner.prune_once(_PRUNE_S))
-            prune_files(settings.home, here.pruner, outputs_kept=settings.cron.outputs_kept)
+            here.prune_files()
             remove_data(settings.home, here.collecting.executions.find_removed)
         except UnavailableError as error:
             database_outage.note_failure(doing="maintain", error=str(error))
@@ -200,7 +198,7 @@ def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> N
     claim is released as orphaned, and it is due again until its attempts are used up.
     """
     try:
-        gather_artifacts(get_process(settings).gathering, effect, at)
+        get_process(settings).gather_artifacts(effect, at)
     except (UnavailableError, LeaseLost) as error:
         log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
     except Exception:

@@ -40,8 +40,9 @@ from hermes_worker.observe import log
 from hermes_worker.settings import Settings, build_handover, load_settings
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.secret_transfer import SECRETS_FD, begin_program, open_sealed
+from hermes_worker.store.build import build_database
 from hermes_worker.store.workers import Workers
-from hermes_worker.wiring import WorkerOptions, build_database
+from hermes_worker.tasks.build import WorkerOptions
 from hermes_worker.workspaces.command_mark import worker_title
 
 _START = b"+"

@@ -18,8 +18,9 @@ from celery import signals
 from hermes_worker import settings as settings_module
 from hermes_worker.observe import log
 from hermes_worker.settings import LeaseSettings, Settings
+from hermes_worker.tasks.build import WorkerOptions
 from hermes_worker.tasks.maintenance import remove_left_on_machine
-from hermes_worker.wiring import WorkerOptions, WorkerProcess, start_worker_process
+from hermes_worker.wiring import WorkerProcess, start_worker_process
 from hermes_worker.worker import lanes as lanes_module
 from hermes_worker.worker.lanes import LanePool
 from hermes_worker.workspaces.sandbox.groups import groups

@@ -27,10 +27,12 @@ from hermes_worker.local.paths import find_broker_url
 from hermes_worker.local.process import format_root_warning, title_process
 from hermes_worker.local.readiness import readiness
 from hermes_worker.local.startup import LEAVING_SIGNALS, wait_for_database
+from hermes_worker.models.build import build_provider
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
-from hermes_worker.wiring import WorkerOptions, build_provider, open_client
+from hermes_worker.tasks.build import WorkerOptions
+from hermes_worker.wiring import open_client
 from hermes_worker.worker import lifecycle
 from hermes_worker.worker.app import build_app, connect_signals, get_process
 from hermes_worker.worker.monitoring import guard_control

@@ -22,7 +22,7 @@ from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import KeyScope, Tenants
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.tables import sessions
-from hermes_worker.wiring import build_copy_rule, make_workspace_opener
+from hermes_worker.workspaces.build import build_copy_rule, make_workspace_opener
 from hermes_worker.workspaces.ref import WorkspaceRef
 
 

@@ -13,7 +13,7 @@ from support.store import Store
 from test_control import waiting
 
 from hermes_worker.core.principals import USER_HEADER
-from hermes_worker.features.configurations.rows import Configurations
+from hermes_worker.store.configurations import Configurations
 
 SECRET = "the word is canary"
 

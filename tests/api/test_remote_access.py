@@ -17,13 +17,13 @@ from support.store import Store
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.mcp_servers.rows import McpServers
+from hermes_worker.features.mcp_servers.work import ServerLister
+from hermes_worker.features.retention.build import build_pruner
 from hermes_worker.mcp.protocol import OfferedTools
-from hermes_worker.mcp.rows import ServerLister
 from hermes_worker.settings import EncryptionSettings, McpSettings, Secret, Settings
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.tables import kept_answers
-from hermes_worker.wiring import build_pruner
 
 
 @pytest.fixture
@@ -320,7 +320,7 @@ def test_mcp_servers_of_a_tenant_are_kept_as_in_the_database(
     here = local_line(served)
     here.environ["HERMES_MCP_ROWS"] = "true"
     there = at_server(served.url, tmp_path, keyed_file(tmp_path / "key", served.key))
-    monkeypatch.setattr("hermes_worker.mcp.rows._LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("hermes_worker.features.mcp_servers.work._LOOK_EVERY_S", 0.02)
     monkeypatch.setattr("hermes_worker.features.mcp_servers.verbs._LOOK_S", 0.02)
     offered = [{"name": "look", "description": "Look.", "inputSchema": {"type": "object"}}]
     rows = McpServers(served.client.database)

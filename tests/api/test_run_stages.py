@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hermes_worker.core.client_tools import ClientTool
+from hermes_worker.core.offered_skills import NO_SKILLS
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.spec import REQUESTED, RunSpec
-from hermes_worker.features.skills.service import NO_SKILLS
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.models.identity import STAND_IN
 from hermes_worker.services.prompting import PromptTexts

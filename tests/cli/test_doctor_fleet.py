@@ -14,9 +14,9 @@ from support.store import Store, new_run
 from hermes_worker.cli import doctor_fleet
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.doctor_repairs import REPAIRS
-from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.store import sizes
+from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.revisions import find_newest, load_state

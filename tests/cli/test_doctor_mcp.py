@@ -10,7 +10,7 @@ import pytest
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.cli import doctor_mcp
+from hermes_worker.features.mcp_servers import checks
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.mcp.servers import McpServer, approve_tools, make_server
 from hermes_worker.settings import load_settings
@@ -40,9 +40,7 @@ def kept(store: Store, name: str, server: McpServer, offered: list[Any] | None, 
 
 
 def said() -> list[tuple[str, str]]:
-    return [
-        (grade.value, text) for _, examine in doctor_mcp.list_checks(load_settings()) for grade, text in [examine()]
-    ]
+    return [(grade.value, text) for _, examine in checks.list_checks(load_settings()) for grade, text in [examine()]]
 
 
 ADDRESS = make_server(url="https://mcp.example.org/mcp")

@@ -23,8 +23,8 @@ from hermes_worker.gateway.listening import list_listened_accounts
 from hermes_worker.metrics import serving
 from hermes_worker.observe import count, reset_counters
 from hermes_worker.store.access.audit import Act, AuditLog
+from hermes_worker.store.build import build_database
 from hermes_worker.store.gateway import GatewayRows
-from hermes_worker.wiring import build_database
 
 TOKEN = {"TELEGRAM_BOT_TOKEN": "77:abc"}
 ACCOUNT = "telegram:default"

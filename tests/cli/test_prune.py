@@ -13,7 +13,7 @@ from support.store import Store, check
 
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.retention.rules import DEFAULT_RULES, parse_rules
-from hermes_worker.tasks.maintenance import prune_files
+from hermes_worker.features.retention.work import prune_files
 
 DAY_S = 86_400.0
 

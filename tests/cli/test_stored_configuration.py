@@ -9,9 +9,9 @@ import pytest
 from support.commandline import CommandLine
 from support.store import Store, new_run
 
-from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.configurations import Configurations
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,11 @@ from hermes_worker.broker.rights import USER
 from hermes_worker.cli.entry import main
 from hermes_worker.core.logins import LoginState
 from hermes_worker.local.valkey import EmbeddedValkey
+from hermes_worker.models.build import list_logins
 from hermes_worker.settings import load_settings
 from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.workers import Workers
-from hermes_worker.wiring import list_logins, open_database
+from hermes_worker.wiring import open_database
 
 Command = Callable[..., Finished]
 

@@ -42,6 +42,7 @@ from hermes_worker.core.messages import (
     canonical_json,
 )
 from hermes_worker.models.base import Provider
+from hermes_worker.models.build import find_endpoint, find_wire_and_endpoint
 from hermes_worker.models.catalog import find_provider, wire_rows
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.factory import build_provider
@@ -49,7 +50,6 @@ from hermes_worker.models.wires import bedrock_converse, gemini_generate
 from hermes_worker.models.wires.bedrock_converse import BedrockConverse
 from hermes_worker.models.wires.gemini_generate import GeminiGenerate
 from hermes_worker.settings import load_settings
-from hermes_worker.wiring import find_endpoint, find_wire_and_endpoint
 
 SYSTEM = canonical_json({"role": "system", "content": "You are strict."})
 TOOL = canonical_json(

@@ -7,15 +7,9 @@ import time
 
 import pytest
 
+from hermes_worker.core.artifact_patterns import PATTERN_FORM, explain_wrong_pattern
 from hermes_worker.core.media_kinds import OCTETS
-from hermes_worker.features.artifacts.rules import (
-    PATTERN_FORM,
-    explain_refusal,
-    explain_wrong_pattern,
-    find_media_type,
-    matches_any,
-    sanitize_name,
-)
+from hermes_worker.features.artifacts.rules import explain_refusal, find_media_type, matches_any, sanitize_name
 
 
 @pytest.mark.parametrize(

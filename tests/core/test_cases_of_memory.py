@@ -9,6 +9,7 @@ import pytest
 from support.outside_cases import original_cases, reported_cases
 from support.word_index import matches_words
 
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.core.search_queries import (
     build_filters,
     count_hits,
@@ -17,7 +18,7 @@ from hermes_worker.core.search_queries import (
     parse_query,
 )
 from hermes_worker.features.memory.rules import MemoryEntry, MemoryRefused, MemoryRules, decide_change, parse_operations
-from hermes_worker.features.skills.rules import SkillError, SkillFile
+from hermes_worker.features.skills.rules import SkillFile
 from hermes_worker.features.skills.text_rules import read_facts
 
 

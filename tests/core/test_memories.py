@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes_worker.core.run_writers import MemoryWriter, decide_writers
 from hermes_worker.features.memory.rules import (
     CHAR_LIMITS,
     DELIMITER,
@@ -16,10 +17,8 @@ from hermes_worker.features.memory.rules import (
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
-    MemoryWriter,
     count_chars,
     decide_change,
-    decide_writers,
     format_file,
     format_usage,
     parse_file,

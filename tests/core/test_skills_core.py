@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skills_ref.validator import validate
 
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills.rules import (
     CATEGORY_CHARS_MAX,
     FILE_BYTES_MAX,
     FILES_MAX,
     SkillConditions,
     SkillEntry,
-    SkillError,
     SkillFacts,
     SkillFile,
     SkillSet,

@@ -27,10 +27,10 @@ from hermes_worker.mcp.protocol import McpError
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.mcp.sign_in import SignInClient, SignInResult, sign_in
 from hermes_worker.mcp.source import McpSource
+from hermes_worker.models.build import build_grants_at
 from hermes_worker.settings import load_settings
 from hermes_worker.settings.dotenv import write_secret
 from hermes_worker.store.engine.database import Database
-from hermes_worker.wiring import build_grants_at
 
 OWN = SignInClient(redirect_url="http://127.0.0.1:9/callback")
 

@@ -38,8 +38,14 @@ from hermes_worker.features.mcp_servers.service import (
     build_mcp_server_view,
     store_mcp_server,
 )
+from hermes_worker.features.mcp_servers.work import (
+    RowServers,
+    ServerLister,
+    find_row_process,
+    make_address_asker,
+    make_process_asker,
+)
 from hermes_worker.hosting.program import NotStarted
-from hermes_worker.mcp.rows import RowServers, ServerLister, find_row_process, make_address_asker, make_process_asker
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.services.submission import list_sourced_tools
 from hermes_worker.settings import McpSettings, load_settings

@@ -264,7 +264,7 @@ def test_a_process_dies_with_its_host(tmp_path: Path) -> None:
         "from hermes_worker.mcp.servers import McpServer\n"
         "from hermes_worker.mcp.stdio import StdioServer\n"
         "from hermes_worker.settings import load_settings\n"
-        "from hermes_worker.wiring import build_sandbox\n"
+        "from hermes_worker.workspaces.build import build_sandbox\n"
         f"server = McpServer(command=({sys.executable!r}, {str(SUPPORT / 'mcp_odd.py')!r}, 'others'), "
         f"reads=({str(SUPPORT)!r},))\n"
         f"one = StdioServer(server, None, Path({str(tmp_path / 'own')!r}), "

@@ -9,8 +9,8 @@ import pytest
 from support.extensions_of_others import CODE, plugin
 
 from hermes_worker.settings import load_settings
-from hermes_worker.wiring import build_sandbox
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.build import build_sandbox
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import make_session_ref
 

@@ -29,11 +29,12 @@ from support.telegram_server import TOKEN, TelegramServer
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.gateway.listening import GatewayListener
 from hermes_worker.settings import load_settings
+from hermes_worker.store.build import build_database
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.tables import channels, inbound, runs, sessions
-from hermes_worker.wiring import build_database, open_client
+from hermes_worker.wiring import open_client
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 

@@ -13,6 +13,7 @@ from support.telegram_server import TOKEN, TelegramServer
 from test_listening import bodies, outcomes, rows_of, until
 
 from hermes_worker import settings as settings_module
+from hermes_worker.channels.build import build_dispatcher
 from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import TargetError, parse_chat, parse_targets, require_open_to
 from hermes_worker.core.chat_commands import ChatRole
@@ -27,7 +28,7 @@ from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.tables import deliveries, inbound, runs, sessions
-from hermes_worker.wiring import Client, build_dispatcher, open_client
+from hermes_worker.wiring import Client, open_client
 
 ACCOUNT = "telegram:ops"
 Opening = Callable[..., Client]

@@ -13,20 +13,21 @@ from support.store import Store, asks
 from test_accounts import ACCOUNT, Opening, opened, says
 from test_listening import approval, asked_by, bodies, choices, rows_of
 
+from hermes_worker.channels.build import build_dispatcher, build_learnt_chats
 from hermes_worker.channels.targets import TargetError
 from hermes_worker.core.inbound import ChatKind, InboundChat, InboundMessage, InboundSender
 from hermes_worker.core.replay import Replay
-from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryWriter
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.gateway.inbound import InboundHandler
 from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.known_chats import KnownChats
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import messages, runs, sessions
 from hermes_worker.tasks.iteration.planning import tool_names
-from hermes_worker.wiring import Client, build_dispatcher, build_learnt_chats
+from hermes_worker.wiring import Client
 
 __all__ = ["opened"]
 PROVIDER = {
@@ -190,7 +191,7 @@ def test_people_are_asked_and_remembered_by_agents_of_chats_and_guests_are_not_r
     assert {"clarify", "memory"} <= persons
     assert "memory" not in guests
     ours, theirs = [run_id for (run_id,) in rows_of(client, runs.c.run_id)]
-    writers = Memories(client.database).load_writers
+    writers = RunWriters(client.database).load_writers
     assert (writers(ours), writers(theirs)) == ({MemoryWriter.PERSON}, {MemoryWriter.GUEST})
 
 

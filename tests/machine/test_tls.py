@@ -19,7 +19,7 @@ from hermes_worker.cli.doctor import _broker, _database
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.run import RunStatus
 from hermes_worker.settings import load_settings
-from hermes_worker.wiring import build_database
+from hermes_worker.store.build import build_database
 
 pytestmark = pytest.mark.machine
 

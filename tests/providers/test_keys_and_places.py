@@ -14,11 +14,12 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, build_user_body
 from hermes_worker.models.base import Abort
+from hermes_worker.models.build import build_auxiliary_chains, build_chain, find_endpoint, list_logins
 from hermes_worker.models.catalog import provider_rows, wire_rows
 from hermes_worker.models.chain import ProviderChain
 from hermes_worker.models.identity import endpoint_identity
 from hermes_worker.settings import load_settings, render_environ
-from hermes_worker.wiring import build_auxiliary_chains, build_chain, build_tenant_models, find_endpoint, list_logins
+from hermes_worker.tasks.build import build_tenant_models
 
 
 def chain(home: Path, **environ: str) -> ProviderChain:

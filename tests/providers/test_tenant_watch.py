@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.features.provider_keys.rows import DecryptedKey, KeysVersion
+from hermes_worker.core.tenant_keys import DecryptedKey, KeysVersion
 from hermes_worker.models.credentials import FirstKey
 from hermes_worker.models.tenant_watch import PoolWhereNeeded, TenantKeyWatch
 

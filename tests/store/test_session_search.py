@@ -16,7 +16,6 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.session_search import SessionSearchTool
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.principals import KeyScope, format_named_holder
-from hermes_worker.features.memory.rows import Memories
 from hermes_worker.safety.untrusted import TAG
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.search.indexing import Indexer
@@ -47,7 +46,7 @@ class Asking:
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}
             connection.execute(sa.update(runs).where(runs.c.run_id == self.run_id).values(**facts))
-        self.tool = SessionSearchTool(AgentSessions(store.database, Memories(store.database)))
+        self.tool = SessionSearchTool(AgentSessions(store.database))
         self.context = ToolContext(
             run_id=self.run_id,
             session_id=self.run_id,

@@ -19,7 +19,6 @@ from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
-from hermes_worker.features.configurations.rows import Configurations
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryAction, MemoryAuthor, MemoryKey, MemoryOperation, MemoryRules
@@ -37,6 +36,7 @@ from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, rec
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.access.saved_filters import SavedFilters
+from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, build_text_keys
 from hermes_worker.store.gateway import GatewayRows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.store import Store, new_run
 
-from hermes_worker.features.configurations.rows import VERSIONS_KEPT, ConfigurationMoved, Configurations
 from hermes_worker.live_settings import add_fleet_configuration
 from hermes_worker.settings import load_settings
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import TenantNotFound, Tenants
+from hermes_worker.store.configurations import VERSIONS_KEPT, ConfigurationMoved, Configurations
 from hermes_worker.store.runs.runs import SessionNotFound
 
 

@@ -8,6 +8,12 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
+from hermes_worker.core.row_sources import (
+    format_source,
+    format_source_with_tenant,
+    is_row_source,
+    parse_source,
+)
 from hermes_worker.features.mcp_servers.rows import (
     SERVERS_MAX,
     McpServerChanged,
@@ -17,15 +23,8 @@ from hermes_worker.features.mcp_servers.rows import (
     McpServersFull,
     NewMcpServer,
 )
-from hermes_worker.features.mcp_servers.rules import (
-    format_source,
-    format_source_with_tenant,
-    is_row_source,
-    parse_source,
-)
-from hermes_worker.features.provider_keys.rows import TextsInClear
 from hermes_worker.store.access.principals import TenantNotFound
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import Database, TextsInClear
 from hermes_worker.store.engine.sealing import Sealer, build_text_keys
 from hermes_worker.store.resources import ResourceKind, Resources
 from hermes_worker.store.tables import mcp_servers

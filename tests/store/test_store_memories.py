@@ -11,6 +11,7 @@ from support.memory_kills import KilledWorkers
 from support.store import Store, new_run
 
 from hermes_worker.core.principals import KeyScope, format_named_holder
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.memory.rows import Memories, MemoryNotFound, MemoryVersionStands
 from hermes_worker.features.memory.rules import (
     MemoryAction,
@@ -22,12 +23,12 @@ from hermes_worker.features.memory.rules import (
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
-    MemoryWriter,
 )
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, stored_text
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import memory_versions, runs
 
 ADD, REPLACE, REMOVE = MemoryAction
@@ -228,14 +229,14 @@ def asked_by(store: Store, **facts: object) -> str:
     return run_id
 
 
-def test_who_a_run_is_stands_in_its_rows(store: Store, memories: Memories) -> None:
+def test_who_a_run_is_stands_in_its_rows(store: Store) -> None:
     access = Tenants(store.database)
     allowed = access.create_key("default", "ann", [KeyScope.RUNS_WRITE, KeyScope.MEMORY]).view
     admin = access.create_key("default", "root", [KeyScope.ADMIN]).view
     guest = access.create_key("default", "bob", [KeyScope.RUNS_WRITE]).view
 
     def writers(**facts: object) -> set[str]:
-        return set(memories.load_writers(asked_by(store, **facts)))
+        return set(RunWriters(store.database).load_writers(asked_by(store, **facts)))
 
     assert writers(origin="cli", principal="cli:ann") == {"person"}
     assert writers(origin="api", principal=None) == {"person"}
@@ -245,14 +246,16 @@ def test_who_a_run_is_stands_in_its_rows(store: Store, memories: Memories) -> No
     assert writers(origin="api", principal=format_named_holder("bob", guest.key_id)) == {"guest"}
     assert writers(origin="api", principal=format_named_holder("gone", "key_000000000000")) == {"guest"}
     assert writers(origin="cron") == {"cron"} and writers(origin="webhook") == {"webhook"}
-    assert writers(origin=None) == {"guest"} and memories.load_writers("run_none") == {MemoryWriter.GUEST}
+    assert writers(origin=None) == {"guest"} and RunWriters(store.database).load_writers("run_none") == {
+        MemoryWriter.GUEST
+    }
 
 
-def test_a_key_of_another_tenant_with_the_same_id_lets_nobody_write(store: Store, memories: Memories) -> None:
+def test_a_key_of_another_tenant_with_the_same_id_lets_nobody_write(store: Store) -> None:
     Tenants(store.database).create_tenant("acme")
     view = Tenants(store.database).create_key("acme", "ann", [KeyScope.MEMORY]).view
     run_id = asked_by(store, origin="api", principal=format_named_holder("ann", view.key_id))
-    assert memories.load_writers(run_id) == {MemoryWriter.GUEST}
+    assert RunWriters(store.database).load_writers(run_id) == {MemoryWriter.GUEST}
 
 
 def test_a_run_that_another_one_delegated_is_a_child_of_whoever_asked(store: Store, memories: Memories) -> None:
@@ -262,7 +265,7 @@ def test_a_run_that_another_one_delegated_is_a_child_of_whoever_asked(store: Sto
         parent_pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == parent)).scalar_one()
     links = {"parent_pk": parent_pk, "parent_iteration": 1, "parent_position": 0, "root_pk": parent_pk, "depth": 1}
     child = asked_by(store, origin="api", principal=None, **links)
-    assert memories.load_writers(child) == {MemoryWriter.CHILD, MemoryWriter.GUEST}
+    assert RunWriters(store.database).load_writers(child) == {MemoryWriter.CHILD, MemoryWriter.GUEST}
 
 
 # --- many at once ----------------------------------------------------------------------------------------------------

@@ -16,11 +16,10 @@ from hermes_worker.features.provider_keys.rows import (
     ProviderKeyNotFound,
     ProviderKeys,
     ProviderKeysFull,
-    TextsInClear,
 )
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import TenantNotFound, Tenants
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import Database, TextsInClear
 from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, stored_text
 from hermes_worker.store.tables import audit_log, provider_keys
 

@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store, new_run
 
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.retention.erasure_rows import Erasures, Person
 from hermes_worker.features.skills.rows import NewSkillVersion, SkillCall, Skills, prune_skills
 from hermes_worker.features.skills.rules import (
     FILES_MAX,
     SKILL_BYTES_MAX,
-    SkillError,
     SkillFacts,
     SkillFile,
     SkillMoved,

@@ -16,7 +16,7 @@ from hermes_worker.mcp.servers import McpServer
 from hermes_worker.mcp.source import McpSource
 from hermes_worker.settings import load_settings
 from hermes_worker.store.resources import Resources, ResourceView
-from hermes_worker.wiring import build_sandbox
+from hermes_worker.workspaces.build import build_sandbox
 from hermes_worker.workspaces.sandbox.backends import Sandbox
 from support.store import opened
 

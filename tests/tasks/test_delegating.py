@@ -24,9 +24,9 @@ from hermes_worker.core.spec import RunSpec
 from hermes_worker.safety.approvals import UnattendedMode
 from hermes_worker.settings import ApprovalSettings, Settings
 from hermes_worker.store.tables import blobs, budgets, run_inputs, runs, sessions
+from hermes_worker.tasks.build import build_approval_rules
 from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.iteration.planning import plan_calls, tool_names
-from hermes_worker.wiring import build_approval_rules
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox.backends import Sandbox

@@ -22,7 +22,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import Settings
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import workers
-from hermes_worker.wiring import WorkerOptions
+from hermes_worker.tasks.build import WorkerOptions
 from hermes_worker.worker import lanes as lanes_module
 from hermes_worker.worker.lanes import _LaneParent
 from hermes_worker.worker.main import WorkerPool, run_worker

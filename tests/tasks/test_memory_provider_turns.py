@@ -19,10 +19,10 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import HOOK_EVENTS
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.extension import PREFETCH_S_MAX, Installed, fold_extensions, load_reference
-from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryWriter
 from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls, HookFacts
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.tasks.context import WorkerHooks
 from hermes_worker.tasks.hooks.observing import call_observer
 from hermes_worker.tasks.hooks.rewriting import before_call
@@ -42,11 +42,11 @@ class Scene:
     def provider(self, url: str) -> None:
         """Turns with ``memory_http`` that asks ``url``."""
         found = installed(url)
-        memories = Memories(self.store.database)
+        asking = RunWriters(self.store.database)
         hooks = WorkerHooks(
             runner=HookRunner(load_hooks(found, HOOK_EVENTS)),
             store=HookCalls(self.store.database),
-            may_remember=lambda run_id: memories.load_writers(run_id) <= {MemoryWriter.PERSON},
+            may_remember=lambda run_id: asking.load_writers(run_id) <= {MemoryWriter.PERSON},
             memory_tools=frozenset({"todo"}),
         )
         self.turns.parts = replace(self.turns.parts, hooks=hooks)

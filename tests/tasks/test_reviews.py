@@ -33,6 +33,7 @@ from hermes_worker.store.runs.budgets import load_budget
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.tree_shapes import load_tree
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.search.finding import MessageSearch, Search
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sessions import SessionPage, Sessions
@@ -97,6 +98,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
         scene: Scene = None  # type: ignore[assignment]
         with FaultServer(lambda request, reply: scene.model(request, reply)) as server:
             turns, memories = Turns.over(store, server.base_url), Memories(store.database)
+            asking = RunWriters(store.database)
             reviewing = ReviewStarter(
                 policy=ReviewPolicy(turns=3),
                 rows=Reviews(store.database),
@@ -104,8 +106,9 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
                 memory=MemoryPolicy(),
                 skills=SkillPolicy(),
                 spec_of=store.calls.load_spec,
+                writers_of=asking.load_writers,
             )
-            catalog = default_catalog(services={"memories": AgentMemories(memories)})
+            catalog = default_catalog(services={"memories": AgentMemories(memories, asking.load_writers)})
             place = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path))
             turns.parts = replace(
                 turns.parts, reviewing=reviewing, catalog=catalog, workspace=lambda _: open_workspace(place, _OPENING)
@@ -243,7 +246,7 @@ def test_a_review_has_the_settings_of_the_turn_that_it_follows(scene: Scene) -> 
     memories = Memories(scene.store.database)
     assert not memories.load_entries(DEFAULT_TENANT, "default")[MemoryTarget.USER]
     assert [view.state for view in memories.list_current(DEFAULT_TENANT, "default")] == ["staged"]
-    assert memories.load_requester(review).overrides == said
+    assert RunWriters(scene.store.database).load_requester(review).overrides == said
 
 
 @pytest.mark.parametrize("changes", [{"source": "cron"}, {"source": "webhook:w"}, {"principal": "api:bob/key_1"}])

@@ -18,9 +18,9 @@ from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.settings import LogSettings, load_settings
+from hermes_worker.tasks.build import build_redactor
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.iteration.planning import plan_calls
-from hermes_worker.wiring import build_redactor
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 

@@ -19,13 +19,13 @@ from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.run import RunStatus
-from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.safety.approvals import ApprovalChoice, UnattendedMode
 from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import runs
 from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.context import WorkerContext
@@ -62,7 +62,7 @@ class Fleet:
                 "skills": AgentSkills(
                     shelf,
                     self.store.views.load_tools,
-                    writers_of=Memories(self.store.database).load_writers,
+                    writers_of=RunWriters(self.store.database).load_writers,
                 )
             }
         )

@@ -17,13 +17,15 @@ from hermes_worker.agent.tools.base import ToolContext, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.principals import KeyScope, format_named_holder
 from hermes_worker.core.prompt_places import PromptPlace
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget, MemoryWriter
+from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget
 from hermes_worker.features.memory.tool import MemoryTool
 from hermes_worker.features.memory.work import AgentMemories
 from hermes_worker.safety.threats import ThreatScope, scan_text
 from hermes_worker.services.prompt_blocks import BlockFacts, build_block_reader
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import memory_versions, runs
 from hermes_worker.workspaces.local import LocalWorkspace
 
@@ -47,7 +49,7 @@ class Asking:
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}
             connection.execute(sa.update(runs).where(runs.c.run_id == self.run_id).values(**facts))
-        self.tool = MemoryTool(AgentMemories(Memories(store.database)))
+        self.tool = MemoryTool(AgentMemories(Memories(store.database), RunWriters(store.database).load_writers))
         self.documents: dict[str, Any] = {}
         self.calls = 0
         self.context = ToolContext(

@@ -16,8 +16,8 @@ from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.settings import load_settings
-from hermes_worker.wiring import build_network_rules, build_sandbox
 from hermes_worker.workspaces.base import WorkspaceError
+from hermes_worker.workspaces.build import build_network_rules, build_sandbox
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef

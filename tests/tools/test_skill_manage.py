@@ -17,8 +17,7 @@ from support.store import Store, new_run, opened
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.principals import KeyScope, format_named_holder
-from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryWriter
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.features.skills.managing_tool import SkillManageTool
 from hermes_worker.features.skills.reading_tool import SkillViewTool
@@ -29,6 +28,7 @@ from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.features.skills.workspace_files import write_skill
 from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import runs
 from hermes_worker.workspaces.local import LocalWorkspace
 
@@ -55,7 +55,7 @@ class Asking:
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}
             connection.execute(sa.update(runs).where(runs.c.run_id == self.run_id).values(**facts))
-        skills = AgentSkills(self.shelf, store.views.load_tools, writers_of=Memories(store.database).load_writers)
+        skills = AgentSkills(self.shelf, store.views.load_tools, writers_of=RunWriters(store.database).load_writers)
         self.tool, self.view = SkillManageTool(skills), SkillViewTool(skills)
         self.calls = 0
         self.context = ToolContext(

@@ -15,7 +15,7 @@ from support.store import Store, new_run, opened
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.features.memory.rules import MemoryWriter
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER, SkillsListTool, SkillViewTool
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf

@@ -11,8 +11,8 @@ import pytest
 from support.confined import RUNGS, working
 
 from hermes_worker.settings import load_settings
-from hermes_worker.wiring import workspace_bytes_max
 from hermes_worker.workspaces.base import CommandResult, ExceededLimit, WorkspaceError
+from hermes_worker.workspaces.build import workspace_bytes_max
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk, Watch, free_bytes, room

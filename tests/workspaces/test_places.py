@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from support.fake_kubernetes import FakeCluster, fake_cluster
 from support.podman_service import PodmanService, podman_missing, podman_service
 from support.workspace_hosts import ShellHost
 
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
+from hermes_worker.features.retention.rules import RetentionRule
 from hermes_worker.tasks.workspace_gc import TendedWorkspaces, WorkspaceCollector, tend_workspaces
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
@@ -43,11 +43,8 @@ class Needs:
     def list_tenants(self) -> list[str]:
         return ["default", "acme"]
 
-    def load_rules(self, tenant: str) -> Mapping[RetentionKind, RetentionRule]:
-        return {**DEFAULT_RULES, RetentionKind.WORKSPACES: self.rule}
-
-    def has_erased(self, tenant: str) -> bool:
-        return self.erased
+    def may_remove_workspaces(self, tenant: str) -> bool:
+        return self.rule.age_s is not None or self.erased
 
     def find_expired_workspaces(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         self.asked += [tenant]

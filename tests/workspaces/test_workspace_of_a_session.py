@@ -10,7 +10,7 @@ from hermes_worker.core.principals import Principal
 from hermes_worker.services.run_stages import choose_workspace
 from hermes_worker.services.submission import Submission
 from hermes_worker.settings import load_settings
-from hermes_worker.wiring import (
+from hermes_worker.workspaces.build import (
     build_docker_account,
     build_kubernetes_account,
     find_workspace_target,

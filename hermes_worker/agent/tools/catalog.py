@@ -19,6 +19,7 @@ from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.deferred_tools import BRIDGE_SOURCE, list_deferred_functions
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.row_sources import is_row_source
 from hermes_worker.extension import (
     USUAL_BUNDLES,
     Installed,
@@ -28,7 +29,6 @@ from hermes_worker.extension import (
     ToolSpec,
     load_reference,
 )
-from hermes_worker.features.mcp_servers.rules import is_row_source
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import Tool

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.files import find_session_folder
-from hermes_worker.features.checkpoints.rules import is_ignored_folder
+from hermes_worker.core.ignored_folders import is_ignored_folder
 from hermes_worker.observe import count, log
 from hermes_worker.safety.untrusted import wrap_untrusted
 from hermes_worker.workspaces.base import KnownFiles, WorkspaceError

@@ -24,8 +24,8 @@ from hermes_worker.channels.inbound.proofs import (
 from hermes_worker.channels.inbound.receiving import UnreadableInbound, WebhookRequest
 from hermes_worker.channels.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from hermes_worker.core.inbound import ChatKind, Inbound, InboundChat, InboundMessage, InboundSender
+from hermes_worker.core.json_paths import find_at_path
 from hermes_worker.core.json_values import read_id, read_text
-from hermes_worker.features.webhooks.rules.template import find_at_path
 
 _CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+=-]{0,127}")
 

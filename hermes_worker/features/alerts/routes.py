@@ -18,8 +18,8 @@ from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
 from hermes_worker.features.alerts.schema import AlertList, AlertTargetsObject, TriedAlerts
 from hermes_worker.services.submission import InvalidSubmission, list_targets
+from hermes_worker.store.build import build_alert_policy
 from hermes_worker.store.outbox.alerts import list_alerts, load_alert_targets, send_test_alert, set_alert_targets
-from hermes_worker.wiring import build_alert_policy
 
 router = APIRouter(prefix="/v1/alerts", tags=["health"], route_class=JsonRoute, responses=schema.declare_errors(503))
 _ADMIN = needs(KeyScope.ADMIN)

@@ -13,10 +13,6 @@ from pathlib import PurePosixPath
 
 from hermes_worker.core.media_kinds import OCTETS, guess_type_of_name
 
-PATTERNS_MAX = 32
-PATTERN_CHARS_MAX = 200
-PATTERN_FORM = r"^(?!~)(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f-\x9f\\]{1,200}$"
-"""The rules of ``explain_wrong_pattern`` as a regular expression, for the API's document."""
 PATH_CHARS_MAX = 1_024
 """The most characters of a path below the workspace."""
 DEPTH_MAX = 32
@@ -30,19 +26,6 @@ NEVER_ENTERED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_
 _SECRET_NAMES = frozenset({".npmrc", "auth.json", "authorized_keys", "credentials", "credentials.json"})
 _SECRET_SUFFIXES = frozenset({".key", ".kdbx", ".keystore", ".p12", ".pem", ".pfx"})
 _RUN_BY_BROWSERS = frozenset({"application/xml", "image/svg+xml", "text/html"})
-
-
-def explain_wrong_pattern(pattern: str) -> str | None:
-    """Why ``pattern`` is invalid, as the end of a sentence; ``None`` when it is valid."""
-    if not 0 < len(pattern) <= PATTERN_CHARS_MAX:
-        return f"must have 1 to {PATTERN_CHARS_MAX} characters"
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in pattern):
-        return "holds a control character"
-    if pattern.startswith(("/", "~")) or "\\" in pattern:
-        return "must be relative to the workspace, with '/' between folders"
-    if any(part in ("", ".", "..") for part in pattern.split("/")):
-        return "must not hold '.', '..' or an empty part"
-    return None
 
 
 def matches_any(path: str, patterns: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, UpkeepDeclaration
 
 EXTENSION = Extension(
     name="hermes-checkpoints",
@@ -34,6 +34,12 @@ EXTENSION = Extension(
             name="runs restore",
             summary="Make the files of a run's workspace what they were.",
             implementation="hermes_worker.features.checkpoints.verbs:restore",
+        ),
+    ),
+    upkeep=(
+        UpkeepDeclaration(
+            name="checkpoints",
+            forget_sessions="hermes_worker.features.checkpoints.files.places:forget_sessions",
         ),
     ),
 )

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from hermes_worker.core.ignored_folders import IGNORED_FOLDERS
+
 FILES_MAX: Final = 50_000
 """The most files of one checkpoint, as in Hermes Agent; a larger workspace gets none."""
 DEPTH_MAX: Final = 48
@@ -14,15 +16,6 @@ DEPTH_MAX: Final = 48
 LEFT_OUT_MAX: Final = 1_000
 """The most files that were left out and whose names are kept: a restore does not touch them."""
 
-_FOLDERS: Final = frozenset(
-    {
-        *(".git", ".hg", ".svn", ".worktrees"),
-        *("node_modules", "dist", "build", "target", ".next", ".nuxt", "coverage"),
-        *("__pycache__", ".cache", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", ".gradle"),
-        *(".venv", "venv", "env"),
-    }
-)
-"""Folders that programs make again, and histories of other version control systems."""
 _FILES: Final = (
     *(".git", ".coverage", ".DS_Store", "Thumbs.db", "*.hermes-tmp"),
     *("*.pyc", "*.pyo", "*.so", "*.dylib", "*.dll", "*.o", "*.a", "*.jar", "*.class", "*.exe", "*.obj"),
@@ -63,12 +56,7 @@ _FILE: Final = re.compile("|".join(fnmatch.translate(pattern) for pattern in _FI
 
 def list_ignored_folders() -> tuple[str, ...]:
     """Shell patterns for the names of folders that are not searched."""
-    return (".[gG][iI][tT]", *sorted(_FOLDERS))
-
-
-def is_ignored_folder(name: str) -> bool:
-    """Whether a folder of this name is not searched."""
-    return name in _FOLDERS or name.lower() == ".git"
+    return (".[gG][iI][tT]", *sorted(IGNORED_FOLDERS))
 
 
 def is_ignored_file(name: str) -> bool:

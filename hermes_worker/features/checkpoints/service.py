@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.features.checkpoints.build import build_checkpoint_limits
 from hermes_worker.features.checkpoints.files.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
 from hermes_worker.features.checkpoints.files.places import find_store
 from hermes_worker.features.checkpoints.files.shadow import (
@@ -28,8 +29,8 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
-from hermes_worker.wiring import build_checkpoint_limits, build_copy_rule, make_workspace_opener
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.build import build_copy_rule, make_workspace_opener
 from hermes_worker.workspaces.opening import CopyRule
 from hermes_worker.workspaces.ref import WorkspaceRef
 

@@ -18,9 +18,7 @@ from hermes_worker.features.checkpoints.files.shadow import NotKept
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.observe import count, log
 from hermes_worker.safety.destruction import is_destructive
-from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.runs import SessionContext
-from hermes_worker.workspaces.base import Workspace
+from hermes_worker.tasks.context import CallAtWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,38 +28,30 @@ class Checkpointing:
     home: Path
     limits: CheckpointLimits
 
+    def keep_checkpoint(self, call: CallAtWork, abort: AbortSignal) -> None:
+        """Make a checkpoint before a claimed call, where there is something to keep. Raises nothing."""
+        claim, session = call.claim, call.session
+        if not changes_files(call.tool, call.arguments):
+            return
+        store = find_store(self.home, session.tenant, session.workspace, self.limits, opened=lambda _: call.workspace)
+        if store is None:
+            return
+        began = time.monotonic()
+        moment = Moment(
+            session_id=session.session_id, run_id=claim.run_id, iteration=claim.iteration, tool=claim.request.name
+        )
+        try:
+            kept = store.keep_checkpoint(moment, should_stop=abort.is_set)
+        except NotKept as error:
+            count("checkpoint.skipped")
+            log.warning("checkpoint.skipped", tool=claim.request.name, reason=str(error))
+            return
+        if kept is not None:
+            count("checkpoint.kept")
+            log.debug("checkpoint.kept", files=kept.files, duration_s=round(time.monotonic() - began, 3))
+
 
 def changes_files(tool: Tool, arguments: Mapping[str, Any]) -> bool:
     """Whether a call may change files of the workspace: as its tool says, or as its command looks."""
     command = arguments.get(tool.spec.command_argument) if tool.spec.command_argument is not None else None
     return tool.spec.changes_files or (isinstance(command, str) and is_destructive(command))
-
-
-def keep_checkpoint(
-    rules: Checkpointing | None,
-    claim: CallClaim,
-    session: SessionContext,
-    workspace: Workspace,
-    tool: Tool,
-    arguments: Mapping[str, Any],
-    abort: AbortSignal,
-) -> None:
-    """Make a checkpoint before a claimed call, where there is something to keep. Raises nothing."""
-    if rules is None or not changes_files(tool, arguments):
-        return
-    store = find_store(rules.home, session.tenant, session.workspace, rules.limits, opened=lambda _: workspace)
-    if store is None:
-        return
-    began = time.monotonic()
-    moment = Moment(
-        session_id=session.session_id, run_id=claim.run_id, iteration=claim.iteration, tool=claim.request.name
-    )
-    try:
-        kept = store.keep_checkpoint(moment, should_stop=abort.is_set)
-    except NotKept as error:
-        count("checkpoint.skipped")
-        log.warning("checkpoint.skipped", tool=claim.request.name, reason=str(error))
-        return
-    if kept is not None:
-        count("checkpoint.kept")
-        log.debug("checkpoint.kept", files=kept.files, duration_s=round(time.monotonic() - began, 3))

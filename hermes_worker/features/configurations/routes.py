@@ -15,16 +15,16 @@ from hermes_worker.api.errors import ApiError, invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
-from hermes_worker.features.configurations.rows import (
+from hermes_worker.features.configurations.schema import ConfigurationList, ConfigurationObject
+from hermes_worker.features.configurations.service import write_configuration
+from hermes_worker.settings.overriding import TEXT_CHARS_MAX
+from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.configurations import (
     VERSIONS_KEPT,
     ConfigurationMoved,
     Configurations,
     ConfigurationVersion,
 )
-from hermes_worker.features.configurations.schema import ConfigurationList, ConfigurationObject
-from hermes_worker.features.configurations.service import write_configuration
-from hermes_worker.settings.overriding import TEXT_CHARS_MAX
-from hermes_worker.store.access.principals import TenantNotFound
 
 router = APIRouter(
     prefix="/v1",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OverrideLevel
-from hermes_worker.features.configurations.rows import Configurations, ConfigurationVersion
 from hermes_worker.live_settings import ChosenSettings, LiveSettings
 from hermes_worker.settings.overriding import (
     bound_overrides,
@@ -16,6 +15,7 @@ from hermes_worker.settings.overriding import (
     require_overridable,
 )
 from hermes_worker.store.access.principals import Tenants
+from hermes_worker.store.configurations import Configurations, ConfigurationVersion
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.listing import Listing
 from hermes_worker.wiring import Client

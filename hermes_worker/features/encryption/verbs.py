@@ -13,6 +13,7 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import client_settings, common
+from hermes_worker.store.build import build_database, build_sealer
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
 from hermes_worker.store.revisions import require_current
@@ -26,7 +27,7 @@ from hermes_worker.store.text_keys import (
     retire_keys,
     rewrite_file,
 )
-from hermes_worker.wiring import build_database, build_sealer, open_database
+from hermes_worker.wiring import open_database
 
 _PREFIX = "hwt_"
 _RANDOM_BYTES = 32

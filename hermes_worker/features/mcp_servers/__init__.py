@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, UpkeepDeclaration
 
 EXTENSION = Extension(
     name="hermes-mcp-servers",
@@ -26,6 +26,12 @@ EXTENSION = Extension(
             summary="Add, list, test, approve and remove MCP servers whose tools agents may call.",
             implementation="hermes_worker.features.mcp_servers.verbs:mcp",
             section="Develop",
+        ),
+    ),
+    upkeep=(
+        UpkeepDeclaration(
+            name="mcp_servers",
+            list_checks="hermes_worker.features.mcp_servers.checks:list_checks",
         ),
     ),
 )

@@ -35,7 +35,7 @@ from hermes_worker.features.mcp_servers.service import (
     build_mcp_server_view,
     store_mcp_server,
 )
-from hermes_worker.features.provider_keys.rows import TextsInClear
+from hermes_worker.store.engine.database import TextsInClear
 
 router = APIRouter(
     prefix="/v1/mcp-servers",

@@ -16,11 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.features.mcp_servers.rules import format_source
-from hermes_worker.features.provider_keys.rows import require_encryption
+from hermes_worker.core.row_sources import format_source
 from hermes_worker.store.access.audit import Act, Facts, record_action
 from hermes_worker.store.access.principals import lock_tenant
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import Database, db_now, require_encryption
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.resources import ResourceKind
 from hermes_worker.store.rows import build_insert_ignoring, make_storable

@@ -1,7 +1,7 @@
 """MCP servers that a tenant keeps in rows: store one, look at it, approve its tools.
 
-Nothing here asks a server. Workers and hosts do (``mcp.rows``), and write what it offers. A person approves the offer
-that was stored when the person looked: an offer has a name, and another offer has another name.
+Nothing here asks a server. Workers and hosts do (``features.mcp_servers.work``), and write what it offers. A person
+approves the offer that was stored when the person looked: an offer has a name, and another offer has another name.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 from hermes_worker import installed
 from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.row_sources import format_source
 from hermes_worker.features.mcp_servers.rows import McpServerExists, McpServerRow, McpServers, NewMcpServer
-from hermes_worker.features.mcp_servers.rules import format_source
 from hermes_worker.features.mcp_servers.schema import McpLeftOutTool, McpServerObject, McpToolObject
 from hermes_worker.mcp.servers import McpServer, approve_tools, check_name, find_unapproved, is_allowed, make_server
 from hermes_worker.settings import McpSettings

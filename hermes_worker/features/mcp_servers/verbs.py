@@ -192,7 +192,7 @@ def _ask_server(
     token = _find_token(settings, name)
     from hermes_worker.hosting.program import NotStarted
     from hermes_worker.mcp.stdio import list_tools_of_process
-    from hermes_worker.wiring import build_sandbox
+    from hermes_worker.workspaces.build import build_sandbox
 
     with temporary_folder("mcp-") as folder:
         try:

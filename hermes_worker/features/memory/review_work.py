@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hermes_worker import __version__
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.features.memory.review_prompt import build_review_prompt, render_record
 from hermes_worker.features.memory.review_rows import NewReview, Reviews
@@ -25,7 +26,7 @@ from hermes_worker.features.memory.review_rules import (
     select_review_tools,
 )
 from hermes_worker.features.memory.rows import Memories
-from hermes_worker.features.memory.rules import MemoryPolicy, MemoryWriter, render_memory_block
+from hermes_worker.features.memory.rules import MemoryPolicy, render_memory_block
 from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
@@ -43,6 +44,18 @@ class ReviewStarter:
     memory: MemoryPolicy
     skills: SkillPolicy
     spec_of: Callable[[int], RunSpec]
+    writers_of: Callable[[str], Collection[MemoryWriter]]
+
+    def begin_review(self, claim: IterationClaim, session: SessionContext) -> list[Hint]:
+        """Begin the review that is due, as ``begin`` does, but begin none while the database is away."""
+        try:
+            hints = self.begin(claim, session)
+        except UnavailableError as error:
+            log.info("review.not_begun", reason=type(error).__name__)
+            return []
+        if hints:
+            count("review.begun")
+        return hints
 
     def begin(self, claim: IterationClaim, session: SessionContext) -> list[Hint]:
         """Begin the review that is due behind a run that has just answered; return what to send. Only turns of a
@@ -56,7 +69,7 @@ class ReviewStarter:
             return []
         since = {topic: self.rows.count_since_kept(loaded.session_pk, topic) for topic in offered}
         due = [topic for topic in offered if self.policy.is_due(topic, since[topic])]
-        due = self._topics_allowed(due, self.memories.load_writers(claim.run_id)) if due else due
+        due = self._topics_allowed(due, self.writers_of(claim.run_id)) if due else due
         if not due:
             return []
         said = self.rows.list_messages(loaded.session_pk, min(since[topic].run_pk for topic in due))
@@ -111,15 +124,3 @@ class ReviewStarter:
             for target in standing
             if target in self.memory.targets
         ]
-
-
-def begin_review(reviewing: ReviewStarter, claim: IterationClaim, session: SessionContext) -> list[Hint]:
-    """Begin the review that is due, as ``Reviewing.begin`` does, but begin none while the database is away."""
-    try:
-        hints = reviewing.begin(claim, session)
-    except UnavailableError as error:
-        log.info("review.not_begun", reason=type(error).__name__)
-        return []
-    if hints:
-        count("review.begun")
-    return hints

@@ -15,6 +15,7 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.features.memory.build import build_memory_policy
 from hermes_worker.features.memory.rows import (
     HISTORY_MAX,
     Memories,
@@ -46,7 +47,6 @@ from hermes_worker.features.memory.schema import (
     OneMemory,
     StagedObject,
 )
-from hermes_worker.wiring import build_memory_policy
 
 router = APIRouter(
     prefix="/v1/memory",

@@ -20,7 +20,6 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.core.principals import KeyScope, parse_scopes
 from hermes_worker.features.memory.rules import (
     EntryChange,
     MemoryAction,
@@ -33,16 +32,14 @@ from hermes_worker.features.memory.rules import (
     MemoryRefused,
     MemoryRules,
     MemoryTarget,
-    MemoryWriter,
     decide_change,
-    decide_writers,
     parse_operations,
 )
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import make_storable
-from hermes_worker.store.tables import api_keys, memory_versions, runs
+from hermes_worker.store.tables import memory_versions
 
 _CURRENT, _PAST, _STAGED, _APPROVED, _DECLINED = "current", "past", "staged", "approved", "declined"
 _PROPOSE = "propose"
@@ -88,23 +85,6 @@ class _VersionRow(NamedTuple):
     content: str | None
 
 
-class _AskingRun(NamedTuple):
-    origin: str | None
-    parent_pk: int | None
-    principal: str | None
-    tenant: str
-    overrides: str | None
-
-
-class MemoryRequester(NamedTuple):
-    """A run that asks to change memories."""
-
-    writers: frozenset[MemoryWriter]
-    """The roles of the run that decide whether it may."""
-    overrides: Mapping[str, str]
-    """The settings that the run was accepted with and that differ from those of its processes."""
-
-
 _VIEW = sa.select(
     memory_versions.c.pk.label("number"),
     *(memory_versions.c[name] for name in MemoryView._fields[1:]),
@@ -118,18 +98,6 @@ def load_entries(connection: Connection, tenant: str, profile: str) -> Mapping[M
     wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
     rows = fetch_rows(connection.execute(wanted), _VersionRow)
     return {target: tuple(_to_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
-
-
-def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool:
-    """Whether ``principal`` is a key that was given out without the scope for memories. Keys of the installation, and
-    people at the machine, are no guests; that costs no statement."""
-    key_id = (principal or "").rpartition("/")[2]
-    if not (principal or "").startswith("api:") or not key_id.startswith("key_"):
-        return False
-    this = sa.and_(api_keys.c.tenant == tenant, api_keys.c.key_id == key_id)
-    words = connection.execute(sa.select(api_keys.c.scopes).where(this)).scalar()
-    scopes = parse_scopes((words or "").split())
-    return KeyScope.MEMORY not in scopes and KeyScope.ADMIN not in scopes
 
 
 class Memories:
@@ -169,27 +137,6 @@ class Memories:
             wanted = wanted.where(memory_versions.c.pk < before)
         with self._database.read() as connection:
             return fetch_rows(connection.execute(wanted), MemoryView)
-
-    def load_writers(self, run_id: str) -> frozenset[MemoryWriter]:
-        """Load the roles of a run that decide whether it may write (``features.memory.rules.require_writer``), from its
-        rows alone."""
-        return self.load_requester(run_id).writers
-
-    def load_requester(self, run_id: str) -> MemoryRequester:
-        """Load the roles of a run that decide whether it may write, with the settings that count for the run."""
-        root = runs.alias("root")
-        wanted = (
-            sa.select(runs.c.origin, runs.c.parent_pk, root.c.principal, runs.c.tenant, runs.c.overrides)
-            .join(root, root.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
-            .where(runs.c.run_id == run_id)
-        )
-        with self._database.read() as connection:
-            asker = fetch_row(connection.execute(wanted), _AskingRun)
-            if asker is None:
-                return MemoryRequester(frozenset({MemoryWriter.GUEST}), {})
-            guest = is_guest(connection, asker.tenant, asker.principal)
-        writers = decide_writers(asker.origin or "", is_child=asker.parent_pk is not None, is_guest=guest)
-        return MemoryRequester(writers, json.loads(asker.overrides) if asker.overrides else {})
 
     # --- changing ---
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.sources import CHAT_SOURCE
+from hermes_worker.core.run_writers import MemoryWriter, explain_not_writer
 from hermes_worker.features.memory.tool_rules import MEMORY_TOOL as MEMORY_TOOL
 from hermes_worker.features.memory.tool_rules import MemoryAction as MemoryAction
 from hermes_worker.features.memory.tool_rules import MemoryTarget as MemoryTarget
@@ -341,58 +341,12 @@ def render_memory_block(contents: Sequence[str], target: MemoryTarget, rules: Me
 # --- who may write ---------------------------------------------------------------------------------------------------
 
 
-class MemoryWriter(StrEnum):
-    """The role of a run that decides whether it may change memories."""
-
-    PERSON = "person"
-    """A run that its owner submitted: at the command line, with the server's key or one that has the scope ``memory``,
-    or in a chat, where the person is no guest."""
-    GUEST = "guest"
-    """A run submitted with a key without that scope, by a guest of a chat, or by an unknown principal."""
-    CHILD = "child"
-    """A run that another one delegated."""
-    WEBHOOK = "webhook"
-    """A run that another program's event began."""
-    CRON = "cron"
-    """A run that a schedule began."""
-
-
-_OF_OWNERS: Final = frozenset({"api", "cli", CHAT_SOURCE})
-
-
-def decide_writers(source: str, *, is_child: bool, is_guest: bool) -> frozenset[MemoryWriter]:
-    """Decide the roles of a run, all of which must be allowed: a child of a scheduled run has two. ``source`` is the
-    source of the first run of its chain."""
-    found = {MemoryWriter.CHILD} if is_child else set()
-    if source in (MemoryWriter.CRON, MemoryWriter.WEBHOOK):
-        found.add(MemoryWriter(source))
-    elif is_guest or source not in _OF_OWNERS:
-        found.add(MemoryWriter.GUEST)
-    return frozenset(found) or frozenset({MemoryWriter.PERSON})
-
-
-def explain_not_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> str:
-    """Why a run with the roles ``asking`` may not write; empty when it may."""
-    return " and ".join(_WHO[word] for word in sorted(writer.value for writer in asking if writer not in allowed))
-
-
 def require_writer(asking: Collection[MemoryWriter], allowed: Collection[MemoryWriter]) -> None:
     """Require that a run with the roles ``asking`` may write. Raises ``MemoryRefused``."""
     if why := explain_not_writer(asking, allowed):
         raise MemoryRefused(
             MemoryRefusal.NOT_ALLOWED, f"This run may not change what is remembered: {why}. Go on without."
         )
-
-
-_WHO: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        MemoryWriter.PERSON: "runs may only read it here",
-        MemoryWriter.GUEST: "whoever asked for it is a guest",
-        MemoryWriter.CHILD: "it was delegated by another run",
-        MemoryWriter.WEBHOOK: "another program's event began it",
-        MemoryWriter.CRON: "a schedule began it",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

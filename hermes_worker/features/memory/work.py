@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import (
     MemoryAuthor,
@@ -24,8 +25,10 @@ from hermes_worker.store.access.audit import Actor, set_actor
 class AgentMemories:
     """``features.memory.tool.AgentMemory`` of one database. Thread-safe."""
 
-    def __init__(self, memories: Memories) -> None:
+    def __init__(self, memories: Memories, writers_of: Callable[[str], Collection[MemoryWriter]]) -> None:
+        """``writers_of`` returns the roles of a run by its id."""
         self._memories = memories
+        self._writers_of = writers_of
 
     def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
         """Raises ``MemoryRefused`` for a memory that is not in use."""
@@ -40,7 +43,7 @@ class AgentMemories:
         """Raises ``MemoryRefused``, ``UnavailableError``."""
         rules, policy = self.rules(target, context), context.policies.memory
         try:
-            require_writer(self._memories.load_writers(context.run_id), policy.writers)
+            require_writer(self._writers_of(context.run_id), policy.writers)
         except MemoryRefused as refused:
             count("memory.refused")
             log.info("memory.refused", reason=str(refused))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, UpkeepDeclaration
 
 EXTENSION = Extension(
     name="hermes-provider-keys",
@@ -23,6 +23,12 @@ EXTENSION = Extension(
             name="fleet providers keys",
             summary="Add, list and remove the provider keys of a tenant.",
             implementation="hermes_worker.features.provider_keys.verbs:keys",
+        ),
+    ),
+    upkeep=(
+        UpkeepDeclaration(
+            name="provider_keys",
+            list_checks="hermes_worker.features.provider_keys.checks:list_checks",
         ),
     ),
 )

@@ -18,11 +18,11 @@ from hermes_worker.features.provider_keys.rows import (
     ProviderKeyNotFound,
     ProviderKeys,
     ProviderKeysFull,
-    TextsInClear,
 )
 from hermes_worker.features.provider_keys.schema import ProviderKeyList, ProviderKeyObject
 from hermes_worker.features.provider_keys.service import ProviderUnknown, add_provider_key
 from hermes_worker.store.access.principals import TenantNotFound
+from hermes_worker.store.engine.database import TextsInClear
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"], route_class=JsonRoute, responses=schema.declare_errors(503))
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.tenant_keys import DecryptedKey, KeysVersion
 from hermes_worker.observe import log
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import Database, db_now, require_encryption
 from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import CLEAR, TextTampered, is_stored_by
 from hermes_worker.store.rows import build_insert_ignoring
@@ -42,20 +42,6 @@ class ProviderKeysFull(HermesError):
     """The tenant has as many provider keys as it may have."""
 
 
-class TextsInClear(HermesError):
-    """Texts are not encrypted, so a key would be readable in the database."""
-
-
-def require_encryption(database: Database, what: str, otherwise: str = "") -> None:
-    """Require that texts are encrypted. ``what`` names what would be stored in clear, and ``otherwise`` what else can
-    be done. Raises ``TextsInClear``."""
-    if database.sealer.keys.first == CLEAR:
-        raise TextsInClear(
-            f"texts in the database are not encrypted, so a {what} would lie there in clear: set HERMES_ENCRYPTION_"
-            f"KEYS first (docs/encryption.md){otherwise}"
-        )
-
-
 class ProviderKeyView(NamedTuple):
     """A tenant's provider key, without the secret."""
 
@@ -66,25 +52,6 @@ class ProviderKeyView(NamedTuple):
     """Distinguishes the key from others and reveals nothing of it."""
     created_at: float
     """Epoch seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecryptedKey:
-    """A tenant's provider key, decrypted for use."""
-
-    key_id: str
-    tenant: str
-    provider: str
-    key: str | None = field(repr=False)
-    """The secret; ``None`` for a row that was tampered with, whose key cannot be used."""
-
-
-class KeysVersion(NamedTuple):
-    """Changes whenever a key is added or removed."""
-
-    keys: int
-    newest: float
-    pks: int
 
 
 class _SecretRow(NamedTuple):

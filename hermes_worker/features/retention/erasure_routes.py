@@ -23,6 +23,7 @@ from hermes_worker.api.owners import ActsFor
 from hermes_worker.broker.queue import NoBroker
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.features.retention.build import remove_files_here
 from hermes_worker.features.retention.erasure_rows import (
     ErasureHeld,
     ErasureNotFound,
@@ -49,7 +50,6 @@ from hermes_worker.features.retention.erasure_schema import (
 from hermes_worker.features.retention.export_rows import export_rows
 from hermes_worker.features.retention.naming_rows import NothingNamed, resolve_person
 from hermes_worker.stream.live import delete_previews
-from hermes_worker.wiring import remove_files_here
 
 router = APIRouter(
     prefix="/v1",

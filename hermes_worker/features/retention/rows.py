@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker import installed
 from hermes_worker.core.home_paths import strip_said
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.features.retention import deleting_rows as deleting
@@ -39,7 +40,6 @@ from hermes_worker.features.retention.rules import (
     is_session_expired,
     may_delete_chain,
 )
-from hermes_worker.features.skills import rows as skills
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
@@ -76,8 +76,6 @@ _LOOK_S = 0.5
 _PAUSE_S = 0.01
 BLOBS = "blobs"
 """The name in ``Pruned`` for texts without references; there is no rule for them."""
-SKILL_CONTENTS = "skill_contents"
-"""The name in ``Pruned`` for folders and sets of skills without references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ class Pruned:
     """The result of one batch: what it deleted, or would delete."""
 
     what: str
-    """A ``RetentionKind``, ``blobs`` or ``skill_contents``."""
+    """A ``RetentionKind``, ``blobs``, or the name of the upkeep of a feature."""
     tenant: str
     """Empty for rows that belong to no tenant."""
     count: int
@@ -247,8 +245,9 @@ class Pruner:
                         what=kind.value, tenant=each, count=batch.count, within=kind.value, is_through=is_through
                     )
         yield from self._prune_blobs(acts)
-        if unused := skills.prune_skills(self._database, acts=acts):
-            yield Pruned(what=SKILL_CONTENTS, tenant="", count=unused)
+        for what, prune_rows in installed.list_upkeep("prune_rows"):
+            if unused := prune_rows(self._database, acts=acts):
+                yield Pruned(what=what, tenant="", count=unused)
 
     def _list_remaining_kinds(self, tenant: str, after: Pruned | None) -> Sequence[RetentionKind]:
         """List the kinds of a tenant that are not through yet."""
@@ -341,6 +340,10 @@ class Pruner:
         is_erased = sa.exists().where(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
         with self._database.read() as connection:
             return bool(connection.execute(sa.select(is_erased)).scalar_one())
+
+    def may_remove_workspaces(self, tenant: str) -> bool:
+        """Whether there may be workspaces of a tenant that can go: a rule ends them, or something was erased."""
+        return self.load_rules(tenant)[RetentionKind.WORKSPACES].age_s is not None or self.has_erased(tenant)
 
     def _find_erased(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         ours = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))

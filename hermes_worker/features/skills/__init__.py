@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, ToolDeclaration, ToolSpec
+from hermes_worker.extension import (
+    CommandDeclaration,
+    Extension,
+    RouterDeclaration,
+    ToolDeclaration,
+    ToolSpec,
+    UpkeepDeclaration,
+)
 from hermes_worker.features.skills.tool_rules import SKILL_MANAGE_TOOL, SkillAction
 
 SKILLS_LIST = ToolSpec(
@@ -119,6 +126,12 @@ EXTENSION = Extension(
             summary="List, show, add, remove and check the instructions that agents load for kinds of tasks.",
             implementation="hermes_worker.features.skills.verbs:skills",
             section="Conversations",
+        ),
+    ),
+    upkeep=(
+        UpkeepDeclaration(
+            name="skill_contents",
+            prune_rows="hermes_worker.features.skills.rows:prune_skills",
         ),
     ),
 )

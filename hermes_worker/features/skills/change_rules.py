@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hermes_worker.features.memory.rules import MemoryWriter, explain_not_writer
+from hermes_worker.core.offered_skills import SkillError
+from hermes_worker.core.run_writers import MemoryWriter, explain_not_writer
 from hermes_worker.features.skills.rules import (
     FILE_BYTES_MAX,
     SKILL_FILE,
     WRITABLE_FOLDERS,
-    SkillError,
     SkillFile,
     require_files,
     require_path,

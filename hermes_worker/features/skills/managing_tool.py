@@ -14,6 +14,7 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.fuzzy import EditRefused, replace_text
 from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import json_result
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills import SKILL_MANAGE
 from hermes_worker.features.skills.change_rules import (
     SkillAction,
@@ -25,7 +26,7 @@ from hermes_worker.features.skills.change_rules import (
     require_linked_path,
     require_text,
 )
-from hermes_worker.features.skills.rules import SKILL_FILE, SkillError, SkillFile
+from hermes_worker.features.skills.rules import SKILL_FILE, SkillFile
 
 _LATER: Final = "New conversations have it. This one goes on with the skills that it began with."
 

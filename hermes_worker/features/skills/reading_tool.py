@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.interruptible import run_interruptibly
 from hermes_worker.agent.tools.results import json_result
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills import SKILL_VIEW, SKILLS_LIST
 from hermes_worker.features.skills.rules import (
     SKILL_FILE,
     SkillEntry,
-    SkillError,
     SkillFacts,
     SkillFile,
     SkillNotFound,

@@ -15,13 +15,13 @@ from hermes_worker.api.auth import READS, Caller, needs
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.features.skills.rules import (
     FILE_BYTES_MAX,
     FILES_MAX,
     PATH_CHARS_MAX,
     SKILL_FILE,
-    SkillError,
     SkillFile,
     SkillMoved,
     SkillNotFound,

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.features.skills.rules import (
     SKILLS_MAX,
     SkillEntry,
-    SkillError,
     SkillFacts,
     SkillFile,
     SkillMoved,

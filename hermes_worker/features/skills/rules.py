@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.offered_skills import SkillError
 
 SKILL_FILE = "SKILL.md"
 BUNDLE_FILE = "BUNDLE.yaml"
@@ -52,10 +52,6 @@ _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _VARIABLE = re.compile(r"\$\{(HERMES_SKILL_DIR|HERMES_SESSION_ID)\}")
 _OF_PLATFORM = {"macos": "darwin", "osx": "darwin", "windows": "win32"}
 _HASHED_AS = b"hermes-skill-1\n"
-
-
-class SkillError(HermesError):
-    """A skill cannot be kept or used as it is; the message says what to change."""
 
 
 class SkillNotFound(SkillError):
@@ -489,14 +485,6 @@ def expand_variables(text: str, *, folder: str | None, session_id: str) -> str:
         return match.group(0) if known is None else known
 
     return _VARIABLE.sub(value, text)
-
-
-ALONGSIDE = "The user gave this instruction alongside the skill(s) above:"
-
-
-def prepend_skills(texts: Sequence[str], prompt: str) -> str:
-    """Put the texts of skills before the prompt that is to be done by them."""
-    return "\n\n".join((*(text.strip() for text in texts), ALONGSIDE, prompt)) if texts else prompt
 
 
 def needs_folder(files: Sequence[SkillFile]) -> bool:

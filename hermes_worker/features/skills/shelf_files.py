@@ -24,13 +24,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hermes_worker import installed
+from hermes_worker.core.offered_skills import NamedSkills, OfferedSkills, SkillError
 from hermes_worker.core.principals import DEFAULT_TENANT, find_tenant_home
 from hermes_worker.features.skills.change_rules import SkillRewrite, find_changed_files
 from hermes_worker.features.skills.rows import NewSkillVersion, SkillCall, SkillChange, SkillRow, Skills
 from hermes_worker.features.skills.rules import (
     SkillConditions,
     SkillEntry,
-    SkillError,
     SkillFacts,
     SkillFile,
     SkillMoved,
@@ -39,9 +39,11 @@ from hermes_worker.features.skills.rules import (
     build_skill_prompt,
     compute_content_hash,
     explain_hidden,
+    render_skill_index,
     require_category,
     require_files,
     require_main_text,
+    select_offered,
 )
 from hermes_worker.features.skills.text_rules import find_problems, read_category_note, read_facts
 from hermes_worker.features.skills.workspace_files import SkillFolder, find_skill_folders, read_skill_folder
@@ -53,17 +55,8 @@ LOOK_EVERY_S = 1.0
 """How many seconds old a process's knowledge of a tenant's skills may be."""
 CACHE_BYTES_MAX = 64 * 1_048_576
 _TENANTS_MAX = 1_000
+_VIEW_TOOL = "skill_view"
 _BLOCKED = "[BLOCKED: this description was left out because it looks like an attack ({found})]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedSkills:
-    """The skills that a job, a route or a submission names, as texts to put before its prompt."""
-
-    texts: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    set_hash: str | None = None
-    """The set that the texts are from: the run is given the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +190,29 @@ class SkillShelf:
         if known is not None and known.found is not None and known.found.hash == digest:
             return known.found
         return self._skills.for_tenant(tenant).load_set(digest)
+
+    def find_offered(self, tenant: str, names: Sequence[str] = ()) -> OfferedSkills:
+        """Find the skills that a tenant has now, with the texts of those that ``names`` name. Raises ``SkillError`` for
+        a name that no skill has."""
+        if not names:
+            return self._offer_set(self.current_set(tenant))
+        named = self.load_named(tenant, names)
+        if named.missing:
+            raise SkillError(f"there is no skill {named.missing[0]!r}; 'GET /v1/skills' lists those there are")
+        found = self.load_set(tenant, named.set_hash) if named.set_hash is not None else None
+        return self._offer_set(found, named.texts)
+
+    def find_stored(self, tenant: str, digest: str) -> OfferedSkills:
+        """Find the skills of a set that was stored before, by its hash. Raises ``SkillError``."""
+        return self._offer_set(self.load_set(tenant, digest))
+
+    def _offer_set(self, found: SkillSet | None, texts: tuple[str, ...] = ()) -> OfferedSkills:
+        def build_index(tools: Set[str]) -> str:
+            if found is None or _VIEW_TOOL not in tools:
+                return ""
+            return render_skill_index(select_offered(found, build_surroundings(tools, self.disabled)))
+
+        return OfferedSkills(set_hash=found.hash if found is not None else None, texts=texts, build_index=build_index)
 
     def load_named(self, tenant: str, names: Sequence[str]) -> NamedSkills:
         """The texts of skills and bundles, in order and each once; missing names are listed."""

@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills.rules import (
     BUNDLE_FILE,
     CATEGORY_CHARS_MAX,
     SKILL_FILE,
-    SkillError,
     SkillFacts,
     SkillFile,
     find_front_matter_problems,

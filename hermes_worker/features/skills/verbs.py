@@ -15,7 +15,8 @@ from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.server import refuse_server_options
-from hermes_worker.features.skills.rules import SkillError, SkillFile
+from hermes_worker.core.offered_skills import SkillError
+from hermes_worker.features.skills.rules import SkillFile
 from hermes_worker.features.skills.text_rules import find_problems, find_threats
 from hermes_worker.features.skills.workspace_files import ARCHIVE_BYTES_MAX, read_skill_archive, read_skill_folder
 from hermes_worker.system.plainfiles import NotPlain, read_plain

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Set
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.features.memory.rules import MemoryWriter
+from hermes_worker.core.offered_skills import SkillError
+from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.skills.change_rules import (
     SkillAction,
     SkillChangeRequest,
@@ -17,7 +18,6 @@ from hermes_worker.features.skills.change_rules import (
 from hermes_worker.features.skills.rows import SkillCall, SkillChange
 from hermes_worker.features.skills.rules import (
     SkillEntry,
-    SkillError,
     SkillFile,
     SkillMoved,
     SkillNotFound,

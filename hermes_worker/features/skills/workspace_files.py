@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills.rules import (
     BUNDLE_FILE,
     CATEGORY_FILE,
@@ -24,7 +25,6 @@ from hermes_worker.features.skills.rules import (
     SKILL_BYTES_MAX,
     SKILL_FILE,
     SKILLS_MAX,
-    SkillError,
     SkillFile,
     require_files,
     require_path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, UpkeepDeclaration
 
 EXTENSION = Extension(
     name="hermes-webhooks",
@@ -26,6 +26,13 @@ EXTENSION = Extension(
             name="gateway webhooks",
             summary="Let others start runs: add, list, remove and try routes for their events.",
             implementation="hermes_worker.features.webhooks.verbs:webhook",
+        ),
+    ),
+    upkeep=(
+        UpkeepDeclaration(
+            name="webhook_routes",
+            begin_serving="hermes_worker.features.webhooks.service:reseal_routes",
+            list_checks="hermes_worker.features.webhooks.checks:list_checks",
         ),
     ),
 )

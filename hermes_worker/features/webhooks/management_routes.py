@@ -25,9 +25,9 @@ from hermes_worker.api.errors import FlatRefusal
 from hermes_worker.api.limits import FORM, JSON, media_type, whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_errors
 from hermes_worker.channels.signature import Scheme, verify
+from hermes_worker.core.offered_skills import SkillLibrary
 from hermes_worker.core.principals import DEFAULT_TENANT, Principal, find_tenant_home
 from hermes_worker.core.sources import RequestKeys, format_webhook_source
-from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.features.webhooks.rows import RouteRow, Webhooks
 from hermes_worker.features.webhooks.rules.events import Accepted, Ignored, UnreadableEvent, read_event
 from hermes_worker.features.webhooks.rules.filters import LIST_CHARS_MAX, find_named_lists, read_list
@@ -196,7 +196,7 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
     return found.proof
 
 
-def _first_skill(shelf: SkillShelf, route: Route, tenant: str) -> Sequence[str]:
+def _first_skill(shelf: SkillLibrary, route: Route, tenant: str) -> Sequence[str]:
     """Find the first of the route's skills that exists, as a list of its name; empty for none."""
     return next(([name] for name in route.skills if not shelf.load_named(tenant, [name]).missing), [])
 

@@ -18,11 +18,11 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.store.engine.home_texts import set_homes
 from hermes_worker.store.engine.pool import ConnectionPool
-from hermes_worker.store.engine.sealing import PLAIN, KeyMissing, Sealer, seal_with
+from hermes_worker.store.engine.sealing import CLEAR, PLAIN, KeyMissing, Sealer, seal_with
 from hermes_worker.store.engine.storable_texts import make_texts_storable
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
@@ -376,3 +376,17 @@ def _is_disk_full(error: BaseException | None) -> bool:
 def _first_line(error: Exception) -> str:
     original = getattr(error, "orig", None) or error
     return str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
+
+
+class TextsInClear(HermesError):
+    """Texts are not encrypted, so a key would be readable in the database."""
+
+
+def require_encryption(database: Database, what: str, otherwise: str = "") -> None:
+    """Require that texts are encrypted. ``what`` names what would be stored in clear, and ``otherwise`` what else can
+    be done. Raises ``TextsInClear``."""
+    if database.sealer.keys.first == CLEAR:
+        raise TextsInClear(
+            f"texts in the database are not encrypted, so a {what} would lie there in clear: set HERMES_ENCRYPTION_"
+            f"KEYS first (docs/encryption.md){otherwise}"
+        )

@@ -29,7 +29,6 @@ from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
-from hermes_worker.features.checkpoints.work import keep_checkpoint
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement, build_started_event
@@ -41,7 +40,7 @@ from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.inner import ClaimedInnerTools
 from hermes_worker.tasks.calls.permission import GateContext, find_stand_in
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
-from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.context import CallAtWork, WorkerContext
 from hermes_worker.tasks.hooks.rewriting import before_call, result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
@@ -237,7 +236,11 @@ def _pass_gates(
         GateContext(parts=parts, claim=claim, tool=tool, arguments=arguments, context=context, judged=judged)
     )
     if stand_in is None:
-        keep_checkpoint(parts.checkpoints, claim, call.session, call.workspace, tool, arguments, abort)
+        if parts.checkpoints is not None:
+            at_work = CallAtWork(
+                claim=claim, session=call.session, workspace=call.workspace, tool=tool, arguments=arguments
+            )
+            parts.checkpoints.keep_checkpoint(at_work, abort)
         _begin(parts, claim, abort)
     return stand_in
 

@@ -15,7 +15,6 @@ from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, 
 from hermes_worker.core.messages import THINKER_FIELD
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.recovery_state import dump_recovery_state
-from hermes_worker.features.memory.review_work import begin_review
 from hermes_worker.models.catalog import find_thinker
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
@@ -112,9 +111,7 @@ def _follow_up(parts: WorkerContext, claim: IterationClaim, answered: Answered, 
     """Do what is left when a run has answered and its watchers have been told. Best effort."""
     give_title(parts, claim, answered, answer)
     if parts.reviewing is not None and not parts.leases.is_draining:
-        parts.sender.send(
-            begin_review(parts.reviewing, claim, parts.runs.load_session_context(claim.loaded.session_pk))
-        )
+        parts.sender.send(parts.reviewing.begin_review(claim, parts.runs.load_session_context(claim.loaded.session_pk)))
 
 
 def rewrite_reply(

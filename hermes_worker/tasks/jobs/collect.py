@@ -22,8 +22,8 @@ from hermes_worker.channels.exchange import Part
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import LeaseLost, UnavailableError
+from hermes_worker.core.offered_skills import SkillLibrary
 from hermes_worker.core.principals import find_tenant_home
-from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.local.paths import holds_state, job_data_dir
 from hermes_worker.observe import bind_facts, count, log
 from hermes_worker.safety.redaction import Redactor, redact
@@ -68,7 +68,7 @@ class CollectingContext:
     sender: Sender
     leases: Leases
     home: Path
-    skills: SkillShelf
+    skills: SkillLibrary
     environ: Mapping[str, str] = field(repr=False)
     env_passthrough: Collection[str]
     script_timeout_s: float

@@ -74,6 +74,11 @@ def _refuse_to_open(workspace: str) -> Workspace:
     raise WorkspaceError("this process opens no workspaces on other hosts")
 
 
+def forget_sessions(home: Path, tenant: str, over: Callable[[Collection[str]], Set[str]]) -> int:
+    """Remove this machine's checkpoints of the sessions that ``over`` picks; return how many stores went."""
+    return forget_checkpoints(checkpoints_dir(home, tenant), over)
+
+
 def forget_checkpoints(directory: Path, over: Callable[[Collection[str]], Set[str]]) -> int:
     """Remove the checkpoints below ``directory`` of the sessions that are ``over`` among those asked for, in any
     workspace; return how many were removed. Idempotent; safe for several processes.

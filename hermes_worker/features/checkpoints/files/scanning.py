@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from hermes_worker.core.ignored_folders import is_ignored_folder
 from hermes_worker.features.checkpoints.files.objects import (
     EXECUTABLE,
     FILE,
@@ -28,13 +29,7 @@ from hermes_worker.features.checkpoints.files.objects import (
     TreeEntry,
     encode_tree,
 )
-from hermes_worker.features.checkpoints.rules import (
-    DEPTH_MAX,
-    FILES_MAX,
-    LEFT_OUT_MAX,
-    is_ignored_file,
-    is_ignored_folder,
-)
+from hermes_worker.features.checkpoints.rules import DEPTH_MAX, FILES_MAX, LEFT_OUT_MAX, is_ignored_file
 from hermes_worker.system.plainfiles import read_plain
 
 FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.features.webhooks.rules.template import find_at_path, format_value, is_missing
+from hermes_worker.core.json_paths import find_at_path, is_missing
+from hermes_worker.features.webhooks.rules.template import format_value
 
 DEPTH_MAX = 10
 _COMPARED_CHARS_MAX = 10_000

@@ -13,13 +13,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from hermes_worker.core.json_paths import find_at_path, is_missing
 from hermes_worker.safety.untrusted import WRAPPED_CHARS_MIN, Provenance, WrappedText, wrap_untrusted
 
 PLACEHOLDER = re.compile(r"\{(?P<path>[A-Za-z0-9_][A-Za-z0-9_.-]{0,199})\}")
 NESTED_CHARS_MAX = 2_000
 PAYLOAD_CHARS_MAX = 4_000
 
-_MISSING = object()
 _OWN_NAMES = ("__raw__", "event_type")
 """Names that stand for the event itself."""
 
@@ -56,7 +56,7 @@ def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[t
         if path == "__raw__":
             yield True, format_value(payload, PAYLOAD_CHARS_MAX)
         else:
-            yield found is not _MISSING, match[0] if found is _MISSING else _text(found)
+            yield not is_missing(found), match[0] if is_missing(found) else _text(found)
         after = match.end()
     yield False, template[after:]
 
@@ -76,24 +76,6 @@ def list_missing_fields(template: str, payload: Mapping[str, Any]) -> list[str]:
 def build_default_template(route: str) -> str:
     """Build the template of a route that has no prompt."""
     return f"Webhook event '{{event_type}}' on route {route!r}:\n\n{{__raw__}}"
-
-
-def find_at_path(value: Any, path: str) -> Any:
-    """Find the value at a dotted path of objects and lists; ``is_missing`` tells when there is none."""
-    for part in path.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part, _MISSING)
-        elif isinstance(value, list) and part.isascii() and part.isdigit() and len(part) < 7 and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return _MISSING
-        if value is _MISSING:
-            return _MISSING
-    return value
-
-
-def is_missing(value: Any) -> bool:
-    return value is _MISSING
 
 
 def format_value(value: Any, chars_max: int) -> str:

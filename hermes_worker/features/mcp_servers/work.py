@@ -21,9 +21,9 @@ from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.remote_tasks import RemoteTask
+from hermes_worker.core.row_sources import format_source, format_source_with_tenant, parse_source
 from hermes_worker.extension import ToolSpec
 from hermes_worker.features.mcp_servers.rows import McpServers, McpServerWithToken
-from hermes_worker.features.mcp_servers.rules import format_source, format_source_with_tenant, parse_source
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp.protocol import McpError, OfferedTools
 from hermes_worker.mcp.requests import list_tools, negotiate_protocol

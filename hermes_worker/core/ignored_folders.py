@@ -1,0 +1,20 @@
+"""Name the folders that neither checkpoints nor hints of projects look into. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+IGNORED_FOLDERS: Final = frozenset(
+    {
+        *(".git", ".hg", ".svn", ".worktrees"),
+        *("node_modules", "dist", "build", "target", ".next", ".nuxt", "coverage"),
+        *("__pycache__", ".cache", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", ".gradle"),
+        *(".venv", "venv", "env"),
+    }
+)
+"""Folders that programs make again, and histories of other version control systems."""
+
+
+def is_ignored_folder(name: str) -> bool:
+    """Whether a folder of this name is not searched."""
+    return name in IGNORED_FOLDERS or name.lower() == ".git"
