@@ -276,7 +276,9 @@ def test_a_source_that_is_gone_says_so(tenant: Tenant, theirs: ToolContext) -> N
         source.call("mcp_nobody_x", {}, theirs)
 
 
-@pytest.mark.parametrize(("command", "made"), [("mcp_processes", "build_mcp_host"), ("browser", "build_browser_host")])
+@pytest.mark.parametrize(
+    ("command", "made"), [("mcp_processes", "wiring.build_mcp_host"), ("browser", "browser.build.build_browser_host")]
+)
 def test_a_host_reads_rows_that_are_encrypted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, made: str
 ) -> None:
@@ -287,12 +289,12 @@ def test_a_host_reads_rows_that_are_encrypted(
     def host_of(_settings: object, database: Database, **_: object) -> None:
         seals.append(database.sealer.keys.first != CLEAR)
 
-    def run_role(_home: object, _role: object, _name: object, runner_of: Any) -> int:
+    def run_role(_home: object, _role: object, _name: object, runner_of: Any, _alive_file: object) -> int:
         with ExitStack() as stack:
             runner_of(load_settings(told), "h", stack)
         return 0
 
-    monkeypatch.setattr(f"hermes_worker.wiring.{made}", host_of)
+    monkeypatch.setattr(f"hermes_worker.{made}", host_of)
     monkeypatch.setattr("hermes_worker.browser.chromium.explain_missing_extra", lambda: None)
     monkeypatch.setattr(roles, "run_role", run_role)
     assert getattr(roles, command).callback(None, None, None) == 0
