@@ -74,16 +74,10 @@ NOWHERE = {
 }
 
 
-def test_a_beat_whose_database_is_away_ends_with_a_sentence(hermes: CommandLine) -> None:
+@pytest.mark.parametrize("role", ["worker", "beat"])
+def test_a_role_whose_database_is_away_waits_for_it_and_ends_when_it_is_told_to(hermes: CommandLine, role: str) -> None:
     hermes.environ.update(NOWHERE)
-    ended = hermes("start", "beat")
-    assert_one_sentence(ended, "database")
-    assert "hunter2" not in ended.said
-
-
-def test_a_worker_whose_database_is_away_waits_for_it_and_ends_when_it_is_told_to(hermes: CommandLine) -> None:
-    hermes.environ.update(NOWHERE)
-    with hermes.started("start", "worker") as running:
+    with hermes.started("start", role) as running:
         running.wait_for_line("database.unreachable")
         os.kill(running.pid, signal.SIGTERM)
         assert running.wait() == 0, running.output
