@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings import ProcessRole, build_handover, load_settings
+from hermes_worker.settings import build_handover, load_settings
+from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.text_keys import CommandOfKeys, FileOfKeys, load_current_keys
 
 OLD, NEW = "o" * 40, "n" * 40

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from hermes_worker.client.conversation import ClientConversation
 from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.client.methods import AwaitingMethods
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 class AsyncHermesClient(AwaitingMethods):
     """A client of one API server, for one event loop."""
+
+    _conversation: ClientConversation
 
     async def __aenter__(self) -> AsyncHermesClient:
         return self

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from hermes_worker.client.conversation import ClientConversation
 from hermes_worker.client.exchange import ApiRequest
 from hermes_worker.client.methods import BlockingMethods
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 class HermesClient(BlockingMethods):
     """A client of one API server. Thread-safe."""
+
+    _conversation: ClientConversation
 
     def __enter__(self) -> HermesClient:
         return self

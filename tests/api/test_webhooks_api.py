@@ -20,12 +20,12 @@ from serving import KEY, Served, hints_waiting, until
 from support.patience import PATIENCE_S
 from support.store import Store
 
-from hermes_worker.api.server import seal_routes
 from hermes_worker.channels.signature import sign
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.features.webhooks.rows import Webhooks
 from hermes_worker.features.webhooks.rules.route import NO_AUTH, Route, validate_route
 from hermes_worker.features.webhooks.rules.sealed import seal_secret
+from hermes_worker.features.webhooks.service import reseal_routes
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -353,19 +353,19 @@ def test_a_filter_may_ask_a_file_and_a_route_may_have_a_skill(api: Served, store
 def test_secrets_of_an_earlier_version_are_encrypted_when_the_api_starts(api: Served, store: Store) -> None:
     add(store)
     add(store, name="open", secret=NO_AUTH)
-    seal_routes(api.client)
+    reseal_routes(api.client.settings, store.database)
     sealed, is_open = (row.secret for row in Webhooks(store.database).list_routes())
     assert SECRET not in sealed
     assert is_open == NO_AUTH
     assert post(api.http).status_code == 202
-    seal_routes(api.client)
+    reseal_routes(api.client.settings, store.database)
     assert Webhooks(store.database).list_routes()[0].secret == sealed
 
 
 def test_a_route_whose_key_is_nowhere_takes_nothing(api: Served, store: Store) -> None:
     sealed = seal_secret(Keyring([Secret("a-key-of-another-installation")]), "hook", SECRET)
     Webhooks(store.database).add("hook", sealed, "{}")
-    seal_routes(api.client)
+    reseal_routes(api.client.settings, store.database)
     answer = post(api.http)
     assert (answer.status_code, answer.json()) == (503, {"error": "Route cannot be used now"})
     assert Webhooks(store.database).list_routes()[0].secret == sealed
