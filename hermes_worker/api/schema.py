@@ -26,8 +26,8 @@ from hermes_worker.schemas.runs import (
     ErrorDetail,
     ShareObject,
     StandingObject,
-    UsageObject,
 )
+from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.store.runs.trees import Share, TreeBudget
 from hermes_worker.store.runs.views import CallView, RunView

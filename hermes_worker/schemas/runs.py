@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
-from typing_extensions import TypedDict  # pydantic reads that of ``typing`` from Python 3.12 on only
 
 from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.core.status_reason import StandingReason
 from hermes_worker.resource import Resource
-
-
-class UsageObject(TypedDict):
-    """Tokens. ``input_tokens`` includes those read from and written to the provider's cache."""
-
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
-    estimated_tokens: NotRequired[int]
-    """How many of these were estimated from the size of texts, because the provider did not count them."""
-    refused_attempts: NotRequired[int]
-    """Requests that brought an error and nothing that is billed."""
-    unknown_attempts: NotRequired[int]
-    """Requests that may have been billed and whose reply was never written."""
-    unknown_input_tokens: NotRequired[int]
-    unknown_output_tokens: NotRequired[int]
+from hermes_worker.schemas.usage import UsageObject
 
 
 class StartedRun(Resource):

@@ -19,7 +19,7 @@ from hermes_worker.core.list_kinds import ListKind
 from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.schemas.runs import UsageObject
+from hermes_worker.schemas.usage import UsageObject
 
 MESSAGE_DELTA = "message.delta"
 REASONING_AVAILABLE = "reasoning.available"

@@ -41,7 +41,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
 from hermes_worker.core.sent_text_marks import EventMark
 from hermes_worker.safety.redaction import redact
-from hermes_worker.schemas.runs import UsageObject
+from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.stream.events import (
     MESSAGE_DELTA,
     REASONING_AVAILABLE,

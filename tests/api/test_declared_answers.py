@@ -467,7 +467,7 @@ def _without_key(place: Place, label: str) -> Answer:
 def _defect(place: Place, label: str) -> Answer:
     method = label.partition(" ")[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health.schema, "Health", None)
+        patch.setattr(health, "Health", None)
         patch.setattr(health.schema, "Ready", None)
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)

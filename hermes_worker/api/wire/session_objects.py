@@ -17,9 +17,9 @@ from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.session_imports import MESSAGES_MAX as IMPORTED_MESSAGES_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
-from hermes_worker.schemas.runs import UsageObject
 from hermes_worker.schemas.search import FoundObject
 from hermes_worker.schemas.sessions import MessageObject, SessionObject
+from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.store.search.finding import FOUND_MAX, FoundMessage
 from hermes_worker.store.sessions import PAGE_MAX, MessageView, SessionView
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import RunEventName, StoredEvent
-from hermes_worker.schemas.runs import UsageObject
+from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.stream import sse
 from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_PROGRESS
 from hermes_worker.stream.live import LiveEntry
