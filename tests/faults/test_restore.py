@@ -305,7 +305,7 @@ def test_a_home_is_restored_to_a_moment_under_load(tmp_path: Path, own_valkey: E
 
     def play(line: str) -> None:
         _, *words = line.replace("/backups", str(tmp_path)).replace("/var/lib/hermes-new", str(home)).split()
-        done = hermes(*words, *(["--force"] if words[0] == "restore" else []))
+        done = hermes(*words, *(["--force"] if "restore" in words else []))
         assert done.code == 0, done.err
 
     url = f"sqlite:///{home / 'hermes-worker.db'}"

@@ -120,7 +120,9 @@ def test_a_worker_that_waits_leaves_when_it_is_told_to(
     assert not ready.exists() and read_cause(ready) is None
 
 
-@pytest.mark.parametrize("role", [("beat",), ("api", "--port", "0"), ("gateway",)], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "role", [("start", "beat"), ("start", "api", "--port", "0"), ("start", "gateway")], ids=lambda words: words[1]
+)
 def test_a_role_begins_when_its_database_is_there_and_leaves_when_it_is_told_to(
     tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey, role: tuple[str, ...]
 ) -> None:

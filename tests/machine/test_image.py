@@ -232,11 +232,11 @@ def test_what_is_published_asks_for_a_password(stack: ComposedStack) -> None:
 
 
 def submitted(stack: ComposedStack, *steps: dict[str, Any]) -> str:
-    return stack.hermes("start", "api", "submit", script(*steps, final="Done.")).strip()
+    return stack.hermes("api", "submit", script(*steps, final="Done.")).strip()
 
 
 def shown(stack: ComposedStack, run_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(stack.hermes("start", "api", "runs", "show", run_id, "--json"))
+    found: dict[str, Any] = json.loads(stack.hermes("api", "runs", "show", run_id, "--json"))
     return found
 
 
@@ -251,7 +251,7 @@ def test_a_run_is_completed_and_its_commands_are_confined(stack: ComposedStack) 
     look = "id -u; cat /run/secrets/*; ls -a /var/lib/hermes; cat /proc/1/environ; echo to the end"
     run_id = submitted(stack, call("terminal", command=f"{{ {look}; }} > seen 2>/dev/null"))
 
-    assert "Done." in stack.hermes("start", "api", "runs", "watch", run_id)
+    assert "Done." in stack.hermes("api", "runs", "watch", run_id)
 
     assert shown(stack, run_id)["status"] == "completed"
     seen = (written(stack, "seen") or "").split("\n")
@@ -268,7 +268,7 @@ def test_a_worker_that_is_told_to_stop_finishes_its_call_within_the_grace_period
     assert took < seconds(stack.services["worker-tools"]["stop_grace_period"])
     stack.engine("podman", "start", "worker-tools")
     assert written(stack, "finished") == "finished\n"
-    assert "Done." in stack.hermes("start", "api", "runs", "watch", run_id)
+    assert "Done." in stack.hermes("api", "runs", "watch", run_id)
     assert shown(stack, run_id)["status"] == "completed"
 
 
