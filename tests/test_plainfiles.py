@@ -87,7 +87,6 @@ READERS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
 }
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("put", HOSTILE, ids=lambda put: put.__name__)
 @pytest.mark.parametrize("reader", READERS)
 def test_what_lies_in_a_files_place_holds_nobody_up(

@@ -515,7 +515,6 @@ SHARES = Counter(OPERATIONS[label] for label, _ in ALL)
 PARTS = [(DATABASES[n % 2], *asked) for n, asked in enumerate(ALL)]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("database", "label", "how"), PARTS)
 def test_a_sample_of_every_operation(worlds: Worlds, database: str, label: str, how: str) -> None:
     world = worlds(database)

@@ -53,7 +53,6 @@ BROWSER_PATIENCE_S = PATIENCE_S
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.machine,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's package chromium"),
 ]
 

@@ -32,7 +32,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.timeout(300)
 def test_the_block_for_several_machines_works_as_pasted(tmp_path: Path, postgres_url: str, broker_url: str) -> None:
     with ScriptedServer() as model:
         commands = block()

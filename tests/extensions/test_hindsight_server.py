@@ -60,7 +60,6 @@ def recalled(url: str, tenant: str, question: str) -> Any:
     return until(look, "an answer in time")[0]
 
 
-@pytest.mark.timeout(400)
 def test_a_server_of_hindsight_keeps_a_turn_once_and_tells_it_to_its_tenant_only(
     url: str, context: ToolContext
 ) -> None:

@@ -36,7 +36,7 @@ from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.tables import channels, inbound, runs, sessions
 from hermes_worker.wiring import open_client
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults]
 
 PATIENCE_S = 240.0
 LEASE_S = 2.0

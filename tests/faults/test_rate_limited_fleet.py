@@ -24,7 +24,6 @@ def ask_for_a_tool(request: Received, reply: Reply) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_fifty_runs_get_nearly_all_that_an_endpoint_allows_and_hardly_a_refusal(
     tmp_path: Path, broker_url: str
 ) -> None:

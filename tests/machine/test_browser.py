@@ -35,7 +35,6 @@ from hermes_worker.browser.declarations import build_browser_extension
 from hermes_worker.store.resources import ResourceKind, Resources
 
 pytestmark = [
-    pytest.mark.timeout(300),
     pytest.mark.skipif(lacking() is not None, reason=f"no browser here: {lacking()}"),
 ]
 
@@ -560,7 +559,6 @@ def churn(folder: Path, *, rounds: int, workers: int, idle_s: float, seed: int) 
 
 
 @pytest.mark.machine
-@pytest.mark.timeout(400)
 def test_after_fifty_sessions_with_kills_no_browser_is_older_than_its_idle_limit(tmp_path: Path) -> None:
     churn(tmp_path, rounds=13, workers=4, idle_s=5, seed=3)
 

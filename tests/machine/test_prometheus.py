@@ -143,7 +143,6 @@ def dashboard_queries() -> list[str]:
     return found
 
 
-@pytest.mark.timeout(300)
 def test_a_real_prometheus_answers_every_query_about_a_stack_at_work(tmp_path: Path) -> None:
     first = free_ports(len(ROLES))
     hermes = CommandLine(tmp_path / "home", {"HERMES_METRICS_PORT": str(first)})

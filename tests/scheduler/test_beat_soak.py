@@ -199,7 +199,6 @@ def audit(here: World, made: Sequence[JobRow], start: float, end: float) -> None
     here.happened.update({f"outcome {outcome}": n - here.happened[f"outcome {outcome}"] for outcome, n in outcomes})
 
 
-@pytest.mark.timeout(300)
 def test_three_beats_settle_every_slot_once_whatever_happens_to_them(
     own_postgres: EmbeddedPostgres, broker_url: str, tmp_path: Path
 ) -> None:

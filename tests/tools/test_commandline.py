@@ -69,7 +69,6 @@ def test_a_command_that_would_not_end_or_end_too_soon_is_refused_with_advice(com
     assert word in refusal
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("piece", ["<<a\n", "'", '"', "\n", ";npx ", "a=b ", "tail -x ", "& ", "\\"])
 def test_a_hostile_command_is_read_quickly(piece: str) -> None:
     command = (piece * 10_000)[:10_000]

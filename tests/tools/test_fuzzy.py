@@ -179,7 +179,6 @@ def test_what_is_refused_or_replaced_is_always_one_of_the_two(text: str, old: st
         assert outcome.count == 1
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "old"),
     [
