@@ -143,9 +143,12 @@ def main() -> None:
     options = parser.parse_args()
     floors = Floors()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory, EmbeddedValkey(Path(directory)) as valkey:
+    with (
+        tempfile.TemporaryDirectory(prefix="hermes-bench-") as directory,
+        EmbeddedValkey(Path(directory), has_administrator=True) as valkey,
+    ):
         say("floor: Celery, two hops")
-        floors.add("Celery, two hops", floor("celery", valkey.url, steps=300))
+        floors.add("Celery, two hops", floor("celery", valkey.administrator_url, steps=300))
     with model_server(latency_s=0) as (base_url, _):
         for load in loads(quick=options.quick, thousand=options.thousand):
             say(f"ours: {load}")
