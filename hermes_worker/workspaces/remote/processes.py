@@ -31,6 +31,9 @@ _ENDED: Final = 73
 _DEAF: Final = 74
 _NO_PIPE: Final = 75
 
+_STATES: Final = frozenset({"excess", *(state.value for state in ProcessState)})
+"""What the first word of a state may be."""
+
 _MINDER: Final = f"""
 root=$1; folder=$2; dir=$3; quota=$4; mask=$5; tag=$6; limits=$7; life=$8; half=$9; rows=${{10}}; columns=${{11}}
 exec 0</dev/null 1>/dev/null 2>/dev/null
@@ -224,6 +227,8 @@ class RemoteProcesses:
         answer = self.run([_LOOK, self._directory(name)], b"")
         _raise_for_answer(name, answer)
         words = answer.errors.split(b"\0")[0].decode("utf-8", "replace").split(None, 3)
+        if len(words) < 3 or not words[2].isdecimal() or words[0] not in _STATES:
+            raise WorkspaceError(f"the answer about the process {name} cannot be read; ask again")
         state, code, before = words[0], words[1], int(words[2])
         note = None
         if state == "excess":
