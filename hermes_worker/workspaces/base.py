@@ -151,6 +151,24 @@ class KnownFiles(Protocol):
         """Say which files the session worked on before; ``None`` when on none."""
 
 
+class FileKeeper(Protocol):
+    """Keeps the files of a workspace where every worker finds them."""
+
+    def fetch(self) -> None:
+        """Bring the files on this machine up to date. Raises ``WorkspaceAway``, ``UnavailableError``."""
+
+    def keep(self) -> None:
+        """Keep what changed. Raises ``HostLost`` when that is not possible, and ``UnavailableError``."""
+
+
+@runtime_checkable
+class RefreshedWorkspace(Protocol):
+    """A workspace whose files may have changed on another machine since it was opened."""
+
+    def refresh(self) -> None:
+        """Bring the files up to date; called before each use. Raises ``WorkspaceAway``, ``UnavailableError``."""
+
+
 class Workspace(Protocol):
     """Files and commands inside one root. Relative paths are resolved against the root."""
 

@@ -26,7 +26,7 @@ from hermes_worker.store.engine.database import Database
 from hermes_worker.store.restore_detection import is_copy
 
 if TYPE_CHECKING:
-    from hermes_worker.workspaces.base import Workspace
+    from hermes_worker.workspaces.base import FileKeeper, Workspace
     from hermes_worker.workspaces.opening import CopyRule
     from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
@@ -198,10 +198,17 @@ def build_copy_rule(settings: Settings, database: Database) -> CopyRule:
     return CopyRule(list_spellings(settings.home), partial(is_copy, database))
 
 
-def make_workspace_opener(settings: Settings, sandbox: Sandbox | None, rule: CopyRule) -> Callable[[str], Workspace]:
+def make_workspace_opener(
+    settings: Settings,
+    sandbox: Sandbox | None,
+    rule: CopyRule,
+    open_keeper: Callable[[str], FileKeeper] | None = None,
+) -> Callable[[str], Workspace]:
     """Build the function that opens the workspace of a session, and caches those opened last. Without ``sandbox`` no
-    command may be run there. It raises ``WorkspaceError``, and ``ValueError`` for a text that is no description.
+    command may be run there; ``open_keeper`` opens what keeps files in object storage. It raises ``WorkspaceError``,
+    and ``ValueError`` for a text that is no description.
     """
+    from hermes_worker.workspaces.base import RefreshedWorkspace
     from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
     from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -213,6 +220,7 @@ def make_workspace_opener(settings: Settings, sandbox: Sandbox | None, rule: Cop
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         umask=settings.terminal.umask,
         processes_dir=str(processes_dir(settings.home)),
+        open_keeper=open_keeper,
         ssh=build_ssh_account(settings),
         docker=build_docker_account(settings),
         kubernetes=build_kubernetes_account(settings),
@@ -225,7 +233,10 @@ def make_workspace_opener(settings: Settings, sandbox: Sandbox | None, rule: Cop
     def workspace(ref: str) -> Workspace:
         place = WorkspaceRef.from_json(ref)
         rule.require_own(place)
-        return opened(place)
+        found = opened(place)
+        if isinstance(found, RefreshedWorkspace):
+            found.refresh()
+        return found
 
     return workspace
 

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from hermes_worker.core.errors import format_reason
 from hermes_worker.system.plainfiles import NotPlain, read_plain
@@ -28,9 +27,10 @@ from hermes_worker.workspaces.base import (
     WorkspaceError,
     require_path,
 )
+from hermes_worker.workspaces.descriptors import FOLDER_FLAGS, write_new_file
 from hermes_worker.workspaces.env_files import read_env_texts
 from hermes_worker.workspaces.environment import filter_environment
-from hermes_worker.workspaces.process_daemon import client as talking
+from hermes_worker.workspaces.process_daemon import client
 from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder
 from hermes_worker.workspaces.protection import FileProtection
 from hermes_worker.workspaces.quota import WorkspaceQuota
@@ -39,9 +39,6 @@ from hermes_worker.workspaces.sandbox.helper.space import free_bytes
 from hermes_worker.workspaces.sandbox.kept_command import WatchedDirectory
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 from hermes_worker.workspaces.shell import TerminalPair
-
-_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalWorkspace:
@@ -138,7 +135,7 @@ class LocalWorkspace:
             mode = _mode_to_keep(path, name, folder)
             temporary = f".{name[:100]}.{secrets.token_hex(6)}.hermes-tmp"
             try:
-                _write_new(temporary, data, self._masked_mode(0o666) if mode is None else mode, folder)
+                write_new_file(temporary, [data], self._masked_mode(0o666) if mode is None else mode, folder)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -253,19 +250,19 @@ class LocalWorkspace:
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
         self.require_folder(order.cwd or ".")
-        talking.start_minder(self._processes / name, self, order)
+        client.start_daemon(self._processes / name, self, order)
 
     def look_at_process(self, name: str) -> ProcessLook:
-        return talking.read_look(self._processes / name)
+        return client.read_look(self._processes / name)
 
     def write_to_process(self, name: str, data: bytes, *, is_last: bool = False) -> None:
-        talking.write_input(self._processes / name, data, is_last=is_last)
+        client.write_input(self._processes / name, data, is_last=is_last)
 
     def end_process(self, name: str) -> None:
-        talking.order_end(self._processes / name)
+        client.order_end(self._processes / name)
 
     def remove_process(self, name: str) -> None:
-        talking.remove_process(self._processes / name)
+        client.remove_process(self._processes / name)
 
     def _watched_directory(self) -> WatchedDirectory:
         allowed = self._quota.allowed_bytes() if self._quota else 0
@@ -289,11 +286,11 @@ class LocalWorkspace:
     @contextmanager
     def _open_folder(self, canonical: PurePosixPath, *, create: bool = False) -> Iterator[int]:
         """A descriptor of the folder, opened from the root down without following links."""
-        descriptor = os.open(self._root, _FOLDER_FLAGS)
+        descriptor = os.open(self._root, FOLDER_FLAGS)
         try:
             for name in canonical.relative_to(self._root).parts:
                 is_new = create and _make_folder(name, descriptor)
-                inner = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
+                inner = os.open(name, FOLDER_FLAGS, dir_fd=descriptor)
                 if is_new and (mode := self._masked_mode(0o777)) is not None:
                     os.fchmod(inner, mode | os.fstat(inner).st_mode & (stat.S_ISGID | stat.S_ISVTX))
                 os.close(descriptor)
@@ -383,12 +380,3 @@ def _mode_to_keep(path: str, name: str, folder: int) -> int | None:
     if not os.access(name, os.W_OK, dir_fd=folder):
         raise PermissionError(13, "it is read-only")
     return stat.S_IMODE(status.st_mode)
-
-
-def _write_new(name: str, data: bytes, mode: int | None, folder: int) -> None:
-    with os.fdopen(os.open(name, _CREATE_FLAGS, 0o666, dir_fd=folder), "wb") as file:
-        if mode is not None:
-            os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

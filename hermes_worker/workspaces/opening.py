@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from hermes_worker import installed
 from hermes_worker.core.home_paths import is_shared_with_copies
@@ -13,7 +14,9 @@ from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceKind, WorkspaceRef
 
-__all__ = ["CopyRule", "OpeningOptions", "open_local", "open_workspace"]
+__all__ = ["CopyRule", "OpeningOptions", "open_directory", "open_local", "open_workspace"]
+
+L = TypeVar("L", bound=LocalWorkspace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,19 @@ def open_workspace(ref: WorkspaceRef, options: OpeningOptions) -> Workspace:
     return workspace
 
 
-def open_local(root: str, options: OpeningOptions) -> Workspace:
+def open_local(root: str, options: OpeningOptions) -> LocalWorkspace:
     """Open a directory of this machine; it is made if it does not exist. Raises ``WorkspaceError``."""
+    return open_directory(root, options, LocalWorkspace)
+
+
+def open_directory(root: str, options: OpeningOptions, make: Callable[..., L]) -> L:
+    """Make the directory if it does not exist, and call ``make`` with its path and the other arguments of a
+    ``LocalWorkspace``. Raises ``WorkspaceError``."""
     try:
         Path(root).mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise WorkspaceError(f"the workspace {root!r} cannot be made: {error.strerror}") from error
-    return LocalWorkspace(
+    return make(
         root,
         base_env=options.base_env,
         env_passthrough=options.env_passthrough,

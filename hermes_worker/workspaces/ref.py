@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import PurePosixPath
@@ -15,6 +15,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.extension import Extension, WorkspaceDeclaration
 
 if TYPE_CHECKING:
+    from hermes_worker.workspaces.base import FileKeeper
     from hermes_worker.workspaces.remote.docker import DockerAccount
     from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount
     from hermes_worker.workspaces.remote.ssh import SshAccount
@@ -109,6 +110,8 @@ class OpeningOptions:
     umask: int | None = None
     processes_dir: str | None = None
     """The directory for the state of background processes of local workspaces."""
+    open_keeper: Callable[[str], FileKeeper] | None = None
+    """Opens what keeps the files of the workspace at a root in object storage; ``None`` where that is not set up."""
     ssh: SshAccount | None = None
     """The account for workspaces of the kind ``ssh``; ``None`` when none is set."""
     docker: DockerAccount | None = None

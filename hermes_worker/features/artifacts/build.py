@@ -19,6 +19,7 @@ def build_gathering_parts(shared: SharedParts, parts: WorkerContext) -> Gatherin
     kept = shared.settings.artifacts
     return GatheringContext(
         gatherings=Gatherings(shared.database),
+        keep_content=shared.contents.keep,
         sender=shared.publisher,
         leases=shared.leases,
         workspace=parts.workspace,

@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from hermes_worker.features.artifacts.rules import DEPTH_MAX, NEVER_ENTERED, explain_refusal, matches_any
 from hermes_worker.system.plainfiles import NotPlain, open_plain
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
+from hermes_worker.workspaces.descriptors import FOLDER_FLAGS
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _ENTRIES_MAX = 200_000
 """How many names are looked at in one workspace."""
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +127,10 @@ class _OpenedFolder:
         self._descriptor = -1
 
     def __enter__(self) -> int:
-        descriptor = os.open(self._root, _FOLDER_FLAGS)
+        descriptor = os.open(self._root, FOLDER_FLAGS)
         for name in PurePosixPath(self._path).parts:
             try:
-                inner = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
+                inner = os.open(name, FOLDER_FLAGS, dir_fd=descriptor)
             except OSError as error:
                 os.close(descriptor)
                 # It became a link, or went: what was here is not any more.

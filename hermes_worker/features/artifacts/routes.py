@@ -108,7 +108,7 @@ async def read_artifact(
 ) -> Response:
     """A file, or a part of it, at the signed address that its list gave. A signature that does not fit is answered as
     if there were no file."""
-    reading = Artifacts(context.client.database)
+    reading = Artifacts(context.client.database, context.client.contents)
     try:
         view = await context.call_store(reading.find, artifact_id)
         if not context.proofs.is_signed(_build_signed_text(view, expires), signature):

@@ -39,6 +39,8 @@ class GatheringContext:
     """The parts that a worker needs to gather artifacts."""
 
     gatherings: Gatherings
+    keep_content: Callable[[str, bytes], str]
+    """Stores a content of a tenant, and returns the hash of its row."""
     sender: Sender
     leases: Leases
     workspace: Callable[[str], Workspace]
@@ -116,7 +118,7 @@ def _read_artifacts(parts: GatheringContext, claim: GatheringClaim, since: float
         if abort.is_set():
             raise LeaseLost(f"the claim on the artifacts of {claim.run_id} was lost while they were read")
         if isinstance(each, FoundFile):
-            found.files.append(_keep_content(parts.gatherings, each))
+            found.files.append(_keep_content(partial(parts.keep_content, claim.tenant), each))
             continue
         found.left_out_total += 1
         if len(found.left_out) < LEFT_OUT_SHOWN_MAX:
@@ -124,14 +126,14 @@ def _read_artifacts(parts: GatheringContext, claim: GatheringClaim, since: float
     return found
 
 
-def _keep_content(gatherings: Gatherings, file: FoundFile) -> KeptFile:
+def _keep_content(keep: Callable[[bytes], str], file: FoundFile) -> KeptFile:
     return KeptFile(
         path=file.path,
         sha256=hashlib.sha256(file.content).hexdigest(),
         size=len(file.content),
         media_type=find_media_type(file.path),
         modified_at=file.modified_at,
-        blob_hash=gatherings.store_content(file.content),
+        blob_hash=keep(file.content),
     )
 
 

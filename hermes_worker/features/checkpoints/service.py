@@ -9,7 +9,6 @@ from typing import Final
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.features.checkpoints.build import build_checkpoint_limits
-from hermes_worker.features.checkpoints.files.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
 from hermes_worker.features.checkpoints.files.places import find_store
 from hermes_worker.features.checkpoints.files.shadow import (
     Checkpoint,
@@ -28,11 +27,13 @@ from hermes_worker.features.checkpoints.schema import (
 from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
+from hermes_worker.store.rewinds import Rewind, settled_since
 from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.build import build_copy_rule, make_workspace_opener
 from hermes_worker.workspaces.opening import CopyRule
 from hermes_worker.workspaces.ref import WorkspaceRef
+from hermes_worker.workspaces.trees.objects import EXECUTABLE, LINK, ChangedFile, TreeEntry
 
 DIFF_FILES_MAX: Final = 200
 DIFF_CHARS_MAX: Final = 400_000
@@ -41,6 +42,14 @@ _FILE_LINES_MAX: Final = 5_000
 RESTORE_FILES_MAX: Final = 100
 """Most paths that one request may name."""
 _PATHS_SHOWN_MAX: Final = 1_000
+_CLOCKS_APART_S: Final = 10.0
+"""Seconds by which the clock of the worker that made a checkpoint may be ahead of the database's."""
+_TAKEN_BACK: Final = frozenset({"write_file", "patch"})
+"""Tools whose only effect is in files, which a restore takes back."""
+_FILES_NOTE: Final = (
+    "[Note of the system: a person put the files of the workspace back to what they were before run {run} called "
+    "{tool}: {files} files changed. Read files again before you rely on them.]"
+)
 
 
 class NoCheckpoint(HermesError):
@@ -122,9 +131,13 @@ class RunCheckpoints:
             done = store.restore(wanted, moment, paths=meant, umask=self._umask)
         except NotKept as error:
             raise CheckpointsAway(str(error)) from None
-        self._places.record_restore(
-            run_id, wanted.id, before=done.before.id, files=len(done.written) + len(done.removed)
+        files = len(done.written) + len(done.removed)
+        rewind = Rewind(
+            calls=settled_since(wanted.at - _CLOCKS_APART_S),
+            files_note=_FILES_NOTE.format(files=files, run=wanted.moment.run_id, tool=_decode_path(wanted.moment.tool)),
+            besides=_TAKEN_BACK,
         )
+        self._places.record_restore(run_id, wanted.id, before=done.before.id, files=files, rewind=rewind)
         return RestoreObject(
             checkpoint_id=wanted.id,
             before=done.before.id,

@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import HermesError, LeaseLost
+from hermes_worker.store.artifacts.contents import keep_text
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.storable_texts import make_storable
 from hermes_worker.store.rows import Hint, build_insert_ignoring, compute_blob_hash
@@ -123,12 +124,7 @@ def store_content(database: Database, content: bytes) -> str:
 def store_encoded_content(database: Database, body: str) -> str:
     """Store a content that is base64 already for an hour, until a row refers to it. Returns its hash. Idempotent."""
     digest = compute_blob_hash(body)
-    with database.write() as connection:
-        this = sa.update(blobs).where(blobs.c.hash == digest)
-        if connection.execute(this.where(blobs.c.released_at.is_not(None)).values(released_at=db_now())).rowcount:
-            return digest
-        new = build_insert_ignoring(connection, blobs).values(hash=digest, body=body, released_at=db_now())
-        connection.execute(new)
+    keep_text(database, digest, body)
     return digest
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.run import ArtifactsState
+from hermes_worker.store.artifacts.contents import ContentStore, RowContents
 from hermes_worker.store.artifacts.gatherings import LeftOutFile
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
@@ -68,8 +68,10 @@ _SHOWN = tuple(artifacts.c[name] for name in ArtifactView._fields)
 class Artifacts:
     """Lists and reads the artifacts of one database. Thread-safe."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, contents: ContentStore | None = None) -> None:
+        """``contents`` loads files that are not in rows."""
         self._database = database
+        self._contents = contents or RowContents(database)
 
     def list_artifacts(self, run_id: str) -> RunArtifacts:
         """List the artifacts of a run. Raises ``RunNotFound``, ``UnavailableError``."""
@@ -107,12 +109,13 @@ class Artifacts:
         return row
 
     def load_content(self, artifact: ArtifactView) -> bytes:
-        """Load the bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile."""
+        """Load the bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile, and
+        ``UnavailableError``."""
         with self._database.read() as connection:
             body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == artifact.blob_hash)).scalar()
         if body is None:
             raise ArtifactNotFound(f"there is no artifact {artifact.artifact_id!r}")
-        return base64.b64decode(body)
+        return self._contents.load(artifact.tenant, artifact.blob_hash, body)
 
 
 def _decide_state(row: _GatheringFacts) -> ArtifactsState:

@@ -1,7 +1,7 @@
-"""How workers and the minder of a background process communicate: by files of one directory, which may be on a volume
+"""How workers and the daemon of a background process communicate: by files of one directory, which may be on a volume
 that many machines mount. Each file is replaced as a whole, so no reader ever sees half of one.
 
-``state``   what the minder says of the process, again every two seconds
+``state``   what the daemon says of the process, again every two seconds
 ``log``     how many bytes the process wrote, a line end, and the last of them
 ``in``      a file for each thing that the process is to be told, in the order of their names
 """
@@ -28,20 +28,22 @@ from hermes_worker.workspaces.base import PathNotFound, WorkspaceError
 from hermes_worker.workspaces.processes import INPUT_BYTES_MAX, ProcessLook, ProcessOrder, ProcessState
 
 BEAT_S: Final = 2.0
-"""Seconds between two signs of life of a minder."""
+"""Seconds between two signs of life of a daemon."""
 _SILENCE_S: Final = 30.0
-"""A minder on another machine that was silent for so many seconds is gone."""
+"""A daemon on another machine that was silent for so many seconds is gone."""
 _START_S: Final = 30.0
 _TICK_S: Final = 0.02
 _WAITING_MAX: Final = 64
 """How many inputs may wait for a process to read them."""
+_GONE: Final = ".gone"
+"""The end of the name of a directory that is being removed."""
 DATA, LAST, KILL = "data", "last", "kill"
 """The kinds of files in ``in``: input, the last input, an order to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MinderOrder:
-    """The order that a minder reads from its standard input."""
+class DaemonOrder:
+    """The order that a daemon reads from its standard input."""
 
     directory: Path
     workspace: Any
@@ -49,8 +51,8 @@ class MinderOrder:
     process: ProcessOrder
 
 
-def start_minder(directory: Path, workspace: Any, order: ProcessOrder) -> None:
-    """Start a process and its minder; returns when the minder says that it runs, or that it has ended already. Raises
+def start_daemon(directory: Path, workspace: Any, order: ProcessOrder) -> None:
+    """Start a process and its daemon; returns when the daemon says that it runs, or that it has ended already. Raises
     ``WorkspaceError``."""
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,9 +62,9 @@ def start_minder(directory: Path, workspace: Any, order: ProcessOrder) -> None:
         raise WorkspaceError(f"there is a process called {directory.name} already") from error
     except OSError as error:
         raise WorkspaceError(f"the process could not be started: {format_reason(error)}") from error
-    given = pickle.dumps(MinderOrder(directory=directory, workspace=workspace, process=order))
+    given = pickle.dumps(DaemonOrder(directory=directory, workspace=workspace, process=order))
     try:
-        minder = subprocess.Popen(
+        daemon = subprocess.Popen(
             [sys.executable, "-I", "-m", "hermes_worker.workspaces.process_daemon.server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -73,7 +75,7 @@ def start_minder(directory: Path, workspace: Any, order: ProcessOrder) -> None:
             start_new_session=True,
         )
         # It reads all of it, and then detaches from us.
-        minder.communicate(given, timeout=_START_S)
+        daemon.communicate(given, timeout=_START_S)
     except (OSError, subprocess.SubprocessError) as error:
         remove_process(directory)
         raise WorkspaceError(f"the process could not be started: {error}") from error
@@ -97,7 +99,7 @@ def read_look(directory: Path) -> ProcessLook:
     except OSError:
         total, output = b"0", b""
     state, note = ProcessState(said["state"]), said.get("note")
-    if state is ProcessState.RUNNING and not _has_living_minder(said, directory):
+    if state is ProcessState.RUNNING and not _has_living_daemon(said, directory):
         again = _read_state(directory)  # it may have ended between the two looks
         state, note = ProcessState(again["state"]), again.get("note")
         if state is ProcessState.RUNNING:
@@ -133,12 +135,19 @@ def order_end(directory: Path) -> None:
 
 
 def remove_process(directory: Path) -> None:
-    """Remove the directory of a process; its minder ends the process when it finds that it is gone."""
+    """Remove the directory of a process; its daemon ends the process when it finds that it is gone."""
+    # Renamed first: a daemon that writes a file while the directory is being emptied would keep it, and its process.
+    gone = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}{_GONE}")
+    with suppress(OSError):
+        directory = directory.rename(gone)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_orphans(processes_dir: Path, names: Collection[str], known: Collection[str]) -> list[str]:
-    """Remove, and thereby end, those of ``names`` below ``processes_dir`` that are not ``known``; return which."""
+    """Remove the directories of ``names`` below ``processes_dir`` that are not ``known``, and thereby end their
+    processes; return which. A directory whose removal was interrupted goes as well."""
+    for left in processes_dir.glob(f".*{_GONE}"):
+        shutil.rmtree(left, ignore_errors=True)
     strays = sorted(set(names) - set(known))
     for name in strays:
         remove_process(processes_dir / name)
@@ -175,9 +184,9 @@ def _read_state(directory: Path) -> dict[str, Any]:
     return said
 
 
-def _has_living_minder(said: dict[str, Any], directory: Path) -> bool:
+def _has_living_daemon(said: dict[str, Any], directory: Path) -> bool:
     if said["machine"] == _machine_identity():
-        # A minder minds the directory that it was given, and not a copy of it that a restore made beside it.
+        # A daemon watches the directory that it was given, and not a copy of it that a restore made beside it.
         is_its_own = said.get("directory") in (None, _inode_of(directory))
         return is_its_own and bool(_start_ticks(said["pid"]) == said["began"])
     return bool(time.time() - said["beat"] < _SILENCE_S)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Ending, WorkspaceError
 from hermes_worker.workspaces.command_mark import worker_title
 from hermes_worker.workspaces.local import LocalWorkspace
-from hermes_worker.workspaces.process_daemon import client as talking
+from hermes_worker.workspaces.process_daemon import client
 from hermes_worker.workspaces.processes import ProcessOrder, ProcessState
 from hermes_worker.workspaces.shell import TerminalPair
 
@@ -40,7 +40,7 @@ _STATES: Final = {
 }
 
 
-class ProcessMinder:
+class ProcessDaemon:
     """Runs one process. The thread that runs the command adds its output; another attends to the files."""
 
     def __init__(self, directory: Path, order: ProcessOrder) -> None:
@@ -111,7 +111,7 @@ class ProcessMinder:
                 if time.monotonic() >= logged_at + _LOG_S:
                     self._write_log()
                     logged_at = time.monotonic()
-                if time.monotonic() >= said_at + talking.BEAT_S:
+                if time.monotonic() >= said_at + client.BEAT_S:
                     self._write_state({"state": ProcessState.RUNNING.value})
                     said_at = time.monotonic()
                 self._take_input()
@@ -121,9 +121,9 @@ class ProcessMinder:
             self._over.wait(_LOOK_S)
 
     def _write_state(self, what: dict[str, Any]) -> None:
-        said = {**talking.describe_self(self._directory), "beat": time.time(), **what}
+        said = {**client.describe_self(self._directory), "beat": time.time(), **what}
         with suppress(FileNotFoundError):
-            talking.replace_file(self._directory / "state", json.dumps(said).encode())
+            client.replace_file(self._directory / "state", json.dumps(said).encode())
 
     def _write_log(self) -> None:
         with self._lock:
@@ -131,21 +131,21 @@ class ProcessMinder:
                 return
             text, self._logged = b"%d\n%s" % (self._total, self._tail), self._total
         with suppress(FileNotFoundError):
-            talking.replace_file(self._directory / "log", text)
+            client.replace_file(self._directory / "log", text)
 
     def _take_input(self) -> None:
         for file in sorted((self._directory / "in").iterdir()):
             if file.name.startswith("."):
                 continue
             kind = file.name.rpartition(".")[2]
-            if kind == talking.KILL:
+            if kind == client.KILL:
                 self._to_end.set()
             elif len(self._pending) < _PENDING_BYTES_MAX and not self._is_input_over:
                 # Removed before it is written: what may have been read is not written again.
                 data = file.read_bytes()
                 file.unlink()
                 self._pending += data
-                if kind == talking.LAST:
+                if kind == client.LAST:
                     self._is_input_over = True
                     if self._order.terminal is not None:
                         self._pending += _END_OF_INPUT
@@ -184,17 +184,19 @@ def main() -> None:
     if not text or os.fork():
         os._exit(0)
     # From a worker of ours over a pipe of ours.
-    order: talking.MinderOrder = pickle.loads(text)  # noqa: S301
+    order: client.DaemonOrder = pickle.loads(text)  # noqa: S301
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    minder = ProcessMinder(order.directory, order.process)
+    daemon = ProcessDaemon(order.directory, order.process)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, minder.end)
+        signal.signal(number, daemon.end)
     workspace: LocalWorkspace = order.workspace
     with suppress(ImportError):
         import setproctitle
 
-        setproctitle.setproctitle(worker_title("hermes-worker: worker minder", may_call_us=workspace.may_call_us))
-    minder.run(workspace)
+        setproctitle.setproctitle(
+            worker_title("hermes-worker: worker process daemon", may_call_us=workspace.may_call_us)
+        )
+    daemon.run(workspace)
 
 
 if __name__ == "__main__":

@@ -592,14 +592,5 @@ def kubernetes_workspaces(account: KubernetesAccount) -> list[str]:
     return sorted({str(root) for root in found if root})
 
 
-def explain_missing_kubernetes() -> str | None:
-    """The sentence that says what to install where ``websockets`` is missing; ``None`` where it is there."""
-    from importlib.util import find_spec
-
-    if find_spec("websockets"):
-        return None
-    return "install the extra 'kubernetes': pip install 'hermes-worker[kubernetes]'"
-
-
 def _format_reason(error: Exception) -> str:
     return format_reason(error) or type(error).__name__

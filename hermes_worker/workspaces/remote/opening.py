@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from hermes_worker.extension import explain_missing_extra
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
 from hermes_worker.workspaces.remote.docker import DockerHost
-from hermes_worker.workspaces.remote.kubernetes import KubernetesHost, explain_missing_kubernetes
-from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost, explain_missing_ssh
+from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
+from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
 from hermes_worker.workspaces.sandbox.kept_command import rlimits
 from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, find_refusal
@@ -35,8 +36,8 @@ def open_ssh(root: str, options: OpeningOptions) -> Workspace:
         raise WorkspaceError(
             "no host is set for workspaces of the kind 'ssh': set terminal.ssh_host on every worker for tools"
         )
-    if lacking := explain_missing_ssh():
-        raise WorkspaceError(f"workspaces of the kind 'ssh' need asyncssh: {lacking}")
+    if lacking := explain_missing_extra("ssh"):
+        raise WorkspaceError(f"workspaces of the kind 'ssh' cannot be opened here: {lacking}")
     sandbox = options.sandbox
     if sandbox is not None and sandbox.mode is SandboxMode.REQUIRE:
         raise WorkspaceError(
@@ -59,8 +60,8 @@ def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
     """Open a pod. Connects to nothing. Raises ``WorkspaceError``."""
     if options.kubernetes is None:
         raise WorkspaceError("no cluster is set for workspaces of the kind 'kubernetes' on this worker")
-    if lacking := explain_missing_kubernetes():
-        raise WorkspaceError(f"workspaces of the kind 'kubernetes' need websockets: {lacking}")
+    if lacking := explain_missing_extra("kubernetes"):
+        raise WorkspaceError(f"workspaces of the kind 'kubernetes' cannot be opened here: {lacking}")
     account = options.kubernetes
     return RemoteWorkspace(KubernetesHost(account, root), root, _rules_for_walled(options, account.rules.network))
 

@@ -1,6 +1,6 @@
-"""Background processes on hosts: a minder that is a shell script, and scripts that communicate with it by files.
+"""Background processes on hosts: a daemon that is a shell script, and scripts that communicate with it by files.
 
-Theory of operation. The minder is started in a session of its own by a program that then ends, so it belongs to no
+Theory of operation. The daemon is started in a session of its own by a program that then ends, so it belongs to no
 connection. It keeps ``DIRECTORY`` beside the workspace: ``state`` (a word, its own number and when it began; or how the
 process ended), ``pipe`` (the process's standard input), and ``log.N``, its output from the byte N on, of which the last
 are kept. It ends the process when its time is over, when it is told so by SIGTERM, and when its directory is gone. The
@@ -34,7 +34,7 @@ _NO_PIPE: Final = 75
 _STATES: Final = frozenset({"excess", *(state.value for state in ProcessState)})
 """What the first word of a state may be."""
 
-_MINDER: Final = f"""
+_DAEMON: Final = f"""
 root=$1; folder=$2; dir=$3; quota=$4; mask=$5; tag=$6; limits=$7; life=$8; half=$9; rows=${{10}}; columns=${{11}}
 exec 0</dev/null 1>/dev/null 2>/dev/null
 umask 077
@@ -122,7 +122,7 @@ rm -f -- "$dir/pipe" "$dir/output"
 """ROOT FOLDER DIRECTORY QUOTA_KB UMASK TAG LIMITS LIFE_S HALF ROWS COLUMNS: minds one process."""
 
 _START: Final = f"""
-dir=$1; size=$2; length=$3; minder=$4; shift 4
+dir=$1; size=$2; length=$3; daemon=$4; shift 4
 umask 077
 mkdir -p -- "${{dir%/*}}" || exit 1
 mkdir -- "$dir" 2>/dev/null || exit {_TAKEN}
@@ -131,7 +131,7 @@ take() {{
 }}
 take "$size" > "$dir/env"; take "$length" > "$dir/command"
 read -r go; [ "$go" = go ] || {{ rm -rf -- "$dir"; exit 1; }}
-setsid /bin/sh -c "$minder" hermes-minder "$@" </dev/null >/dev/null 2>&1 &
+setsid /bin/sh -c "$daemon" hermes-process-daemon "$@" </dev/null >/dev/null 2>&1 &
 round=0
 while [ ! -e "$dir/state" ]; do
   round=$((round + 1)); [ $round -lt 150 ] || exit 1
@@ -140,7 +140,7 @@ done
 sleep 0.1
 head -n 1 -- "$dir/state"
 """
-"""DIRECTORY SIZE LENGTH MINDER and what that is given: the input is as for ``scripts.SUPERVISOR``."""
+"""DIRECTORY SIZE LENGTH DAEMON and what that is given: the input is as for ``scripts.SUPERVISOR``."""
 
 _LOOK: Final = f"""
 dir=$1
@@ -209,16 +209,16 @@ class RemoteProcesses:
         variables, command = given
         size = order.terminal
         rows = (str(size.rows), str(size.columns)) if size else ("-", "-")
-        minded = (folder, self._directory(name), str(self.quota_kb), self.umask, tag, self.limits)
+        daemon_options = (folder, self._directory(name), str(self.quota_kb), self.umask, tag, self.limits)
         life = (str(int(order.lifetime_s)), str(order.log_bytes_max // 2), *rows)
         sizes = (str(len(variables)), str(len(command)))
-        words = [_START, self._directory(name), *sizes, _MINDER, self.root, *minded, *life]
+        words = [_START, self._directory(name), *sizes, _DAEMON, self.root, *daemon_options, *life]
         answer = self.run(words, variables + command + b"go\n")
         if answer.code == _TAKEN:
             raise WorkspaceError(f"there is a process called {name} already")
         said = answer.output.decode("utf-8", "replace").split(None, 3)
         if answer.code != 0 or not said:
-            raise WorkspaceError(f"the process could not be started on {self.host}: its minder said nothing")
+            raise WorkspaceError(f"the process could not be started on {self.host}: what was to watch it said nothing")
         if said[0] == ProcessState.FAILED.value:
             self.remove_process(name)
             raise WorkspaceError(f"the process could not be started: {said[3].strip() if len(said) > 3 else '?'}")
@@ -259,8 +259,9 @@ class RemoteProcesses:
         _raise_for_answer(name, self.run([_KILL, self._directory(name)], b""))
 
     def remove_process(self, name: str) -> None:
-        # Its minder ends it when it finds that this is gone.
-        self.run(['rm -rf -- "$1"', self._directory(name)], b"")
+        # Its daemon ends it when it finds that this is gone. Renamed first: what the daemon writes while the directory
+        # is being emptied would keep it.
+        self.run(['mv -f -- "$1" "$1.gone" 2>/dev/null; rm -rf -- "$1" "$1.gone"', self._directory(name)], b"")
 
     def _directory(self, name: str) -> str:
         if not PROCESS_NAME.fullmatch(name):

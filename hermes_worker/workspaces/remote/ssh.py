@@ -12,15 +12,14 @@ import asyncio
 import os
 import shlex
 import threading
-from collections.abc import Awaitable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hermes_worker.core.errors import format_reason
+from hermes_worker.system.background_loop import BackgroundLoop
 from hermes_worker.workspaces.base import HostLost, HostUnreachable
 from hermes_worker.workspaces.remote.host import WrittenPiece
 
@@ -48,36 +47,7 @@ class SshAccount:
     key_file: Path
 
 
-class _EventLoop:
-    """The event loop of this process; a forked child begins its own."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
-
-    def submit(self, work: Awaitable[_T]) -> Future[_T]:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="hermes-ssh", daemon=True).start()
-            return asyncio.run_coroutine_threadsafe(_await_work(work), self._loop)
-
-    def result(self, work: Awaitable[_T], timeout_s: float) -> _T:
-        """Run the work to its end and return its result. Raises ``TimeoutError``; the work is cancelled then."""
-        future = self.submit(work)
-        try:
-            return future.result(timeout_s)
-        except FutureTimeout:
-            future.cancel()
-            raise TimeoutError(f"no answer within {timeout_s:.0f} s") from None
-
-
-async def _await_work(work: Awaitable[_T]) -> _T:
-    return await work
-
-
-_loop = _EventLoop()
+_loop = BackgroundLoop("hermes-ssh")
 
 
 class SshHost:
@@ -271,10 +241,3 @@ class SshProgram:
 
 def _format_reason(error: Exception) -> str:
     return format_reason(error) or type(error).__name__
-
-
-def explain_missing_ssh() -> str | None:
-    """The sentence that says what to install where ``asyncssh`` is missing; ``None`` where it is there."""
-    from importlib.util import find_spec
-
-    return None if find_spec("asyncssh") else "install the extra 'ssh': pip install 'hermes-worker[ssh]'"

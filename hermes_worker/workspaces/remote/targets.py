@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from hermes_worker.workspaces.base import HostLost, WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceKind
@@ -36,6 +36,14 @@ class WorkspaceTarget(Protocol):
 
     def remove(self, root: str) -> None:
         """Remove a workspace and its files, even while something runs in it. Idempotent."""
+
+
+@runtime_checkable
+class TidiedTarget(WorkspaceTarget, Protocol):
+    """A place that holds more than workspaces."""
+
+    def tidy(self) -> None:
+        """Remove what nothing needs any more beside workspaces. Idempotent."""
 
 
 class ContainerTarget:

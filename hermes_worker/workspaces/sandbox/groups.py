@@ -262,7 +262,7 @@ def _list_members(group: Path) -> list[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether it is this process or descends from it."""
+    """Return whether a process is this one or descends from it."""
     while pid > 1 and pid != os.getpid():
         try:
             pid = int(_read_stat_fields(pid)[1])

@@ -128,7 +128,7 @@ class KeeperProcess:
             if pid == self.pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
             elif time.monotonic() >= deadline:
-                raise subprocess.TimeoutExpired("keeper", timeout)
+                raise subprocess.TimeoutExpired("confined command", timeout)
             else:
                 time.sleep(_WAITING_TICK_S)
         return self.returncode

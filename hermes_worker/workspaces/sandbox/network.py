@@ -50,7 +50,7 @@ class RunOrigin:
 
     @property
     def is_guest(self) -> bool:
-        """Whether it belongs to another tenant than the default one, for whom the installation is."""
+        """Whether the run belongs to another tenant than the default one."""
         return self.tenant != DEFAULT_TENANT
 
 

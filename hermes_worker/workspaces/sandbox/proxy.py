@@ -29,7 +29,6 @@ the number of connections, for all of them together.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
@@ -44,6 +43,7 @@ import h11
 from hermes_worker.core.errors import format_reason
 from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses
 from hermes_worker.observe import count, log
+from hermes_worker.system.background_loop import BackgroundLoop
 from hermes_worker.workspaces.sandbox.network import EgressRules, parse_plain_target, parse_tunnel_target
 from hermes_worker.workspaces.sandbox.proxy_sockets import IncomingConnections, receive_descriptor
 
@@ -108,10 +108,8 @@ class EgressProxy:
         self.policy = policy or UrlPolicy()
         self.resolving = resolving
         self.check = check
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._slots: asyncio.Semaphore | None = None
-        self._is_registered = False
+        self._loop = BackgroundLoop("egress", self._forget_slots)
 
     def make_socket(self, egress: EgressRules) -> CommandProxySocket:
         """Make the door of one command, which may reach ``egress``."""
@@ -126,22 +124,10 @@ class EgressProxy:
 
     def start(self, serving: Coroutine[Any, Any, None]) -> Future[None]:
         """Run it on the proxy's thread, until it is cancelled."""
-        return asyncio.run_coroutine_threadsafe(serving, self._ensure_loop())
+        return self._loop.submit(serving)
 
-    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="egress", daemon=True).start()
-            if not self._is_registered:
-                os.register_at_fork(after_in_child=self._forget_in_child)
-                self._is_registered = True
-            return self._loop
-
-    def _forget_in_child(self) -> None:
-        """Drop the loop in a forked child, which has no such thread."""
-        self._lock = threading.Lock()
-        self._loop = self._slots = None
+    def _forget_slots(self) -> None:
+        self._slots = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,17 +165,17 @@ class CommandProxySocket:
     async def _serve(self, ours: socket.socket) -> None:
         try:
             with ours:
-                arrivals = await receive_descriptor(ours)
-            if arrivals is not None:
-                with arrivals:
-                    await self._accept_connections(arrivals)
+                incoming = await receive_descriptor(ours)
+            if incoming is not None:
+                with incoming:
+                    await self._accept_connections(incoming)
         except asyncio.CancelledError:
             raise
         except Exception as error:
             # The command goes on without a network.
             log.error("egress.failed", error=f"{type(error).__name__}: {error}")
 
-    async def _accept_connections(self, arrivals: IncomingConnections) -> None:
+    async def _accept_connections(self, incoming: IncomingConnections) -> None:
         own = asyncio.Semaphore(CONNECTIONS_MAX)
         lookups = asyncio.Semaphore(_LOOKUPS_MAX)
         async with asyncio.TaskGroup() as talks:
@@ -197,7 +183,7 @@ class CommandProxySocket:
                 await own.acquire()
                 await self._proxy.slots.acquire()
                 try:
-                    client = await _accept_next(arrivals)
+                    client = await _accept_next(incoming)
                 except BaseException:
                     self._proxy.slots.release()
                     raise
@@ -338,10 +324,10 @@ class _ProxyConnection:
                     pass
 
 
-async def _accept_next(arrivals: IncomingConnections) -> socket.socket | None:
+async def _accept_next(incoming: IncomingConnections) -> socket.socket | None:
     while True:
         try:
-            return await arrivals.accept()
+            return await incoming.accept()
         except OSError as error:
             # The worker has no descriptor or no memory left for it, which may pass.
             log.warning("egress.delayed", reason=format_reason(error))

@@ -24,17 +24,6 @@ from typing import Any, Final
 
 from hermes_worker.features.checkpoints.files import host_scripts
 from hermes_worker.features.checkpoints.files.host_reading import ContentReader, ListedFile, split_batches
-from hermes_worker.features.checkpoints.files.objects import (
-    EXECUTABLE,
-    FILE,
-    FOLDER,
-    LINK,
-    ChangedFile,
-    StoreDamaged,
-    TreeEntry,
-    encode_tree,
-)
-from hermes_worker.features.checkpoints.files.scanning import Known, NotScanned, ScanMemory, ScanOrder, ScanResult
 from hermes_worker.features.checkpoints.rules import (
     DEPTH_MAX,
     FILES_MAX,
@@ -44,6 +33,17 @@ from hermes_worker.features.checkpoints.rules import (
 )
 from hermes_worker.workspaces.base import ScriptAnswer, ScriptHost, WorkspaceError
 from hermes_worker.workspaces.remote import scripts
+from hermes_worker.workspaces.trees.objects import (
+    EXECUTABLE,
+    FILE,
+    FOLDER,
+    LINK,
+    ChangedFile,
+    StoreDamaged,
+    TreeEntry,
+    encode_tree,
+)
+from hermes_worker.workspaces.trees.scanning import Known, NotScanned, ScanMemory, ScanOrder, ScanResult
 
 _LISTING_BYTES_MAX: Final = 32 * 1024 * 1024
 _YOUNG_S: Final = 2

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from hermes_worker.features.checkpoints.files import host_scripts
-from hermes_worker.features.checkpoints.files.objects import LINK, compute_name
-from hermes_worker.features.checkpoints.files.scanning import NotScanned, ScanOrder
 from hermes_worker.workspaces.base import ScriptAnswer
+from hermes_worker.workspaces.trees.objects import LINK, compute_name
+from hermes_worker.workspaces.trees.scanning import NotScanned, ScanOrder
 
 T = TypeVar("T")
 AT_ONCE: Final = 200

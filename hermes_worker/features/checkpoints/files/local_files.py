@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
-from hermes_worker.features.checkpoints.files.objects import ChangedFile
-from hermes_worker.features.checkpoints.files.putting import put_back
-from hermes_worker.features.checkpoints.files.scanning import FolderScan, NotScanned, ScanMemory, ScanOrder, ScanResult
+from hermes_worker.core.ignored_folders import is_ignored_folder
+from hermes_worker.features.checkpoints.rules import DEPTH_MAX, FILES_MAX, LEFT_OUT_MAX, is_ignored_file
+from hermes_worker.workspaces.trees.objects import ChangedFile
+from hermes_worker.workspaces.trees.putting import put_back
+from hermes_worker.workspaces.trees.scanning import FolderScan, NotScanned, ScanMemory, ScanOrder, ScanResult, ScanRules
+
+_RULES: Final = ScanRules(
+    files_max=FILES_MAX,
+    depth_max=DEPTH_MAX,
+    left_out_max=LEFT_OUT_MAX,
+    ignores_file=is_ignored_file,
+    ignores_folder=is_ignored_folder,
+)
 
 
 class LocalFiles:
@@ -27,6 +38,7 @@ class LocalFiles:
         known = order.memory.folders
         scan = FolderScan(
             objects=order.objects,
+            rules=_RULES,
             known=known,
             now_ns=order.now_ns,
             file_bytes_max=order.file_bytes_max,
@@ -45,4 +57,4 @@ class LocalFiles:
     def put_back(
         self, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
     ) -> dict[str, str]:
-        return put_back(self._root, changes, content, umask=umask)
+        return put_back(self._root, changes, lambda entry: content(entry.sha), umask=umask)

@@ -22,24 +22,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from hermes_worker.features.checkpoints.files.local_files import LocalFiles
-from hermes_worker.features.checkpoints.files.objects import (
-    FOLDER,
-    ChangedFile,
-    ObjectStore,
-    StoreDamaged,
-    TreeEntry,
-    decode_tree,
-    write_whole,
-)
-from hermes_worker.features.checkpoints.files.scanning import (
+from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment, is_worth_keeping
+from hermes_worker.observe import log
+from hermes_worker.workspaces.trees.objects import ChangedFile, FileTrees, ObjectStore, StoreDamaged, write_whole
+from hermes_worker.workspaces.trees.scanning import (
     NotScanned,
     ScanMemory,
     ScanOrder,
     ScanResult,
     WorkspaceFiles,
 )
-from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment, is_worth_keeping
-from hermes_worker.observe import log
 
 _LOCK_PATIENCE_S: Final = 20.0
 _LOCK_EVERY_S: Final = 0.02
@@ -105,6 +97,7 @@ class ShadowStore:
         self._files = files or LocalFiles(root)
         self._limits = limits or CheckpointLimits()
         self._objects = ObjectStore(directory / "objects")
+        self._trees = FileTrees(self._objects)
         self._references = directory / "refs" / "checkpoints"
 
     def keep_checkpoint(
@@ -115,7 +108,7 @@ class ShadowStore:
         """
         try:
             with self._lock(should_stop):
-                return self._keep_locked(moment, should_stop, is_forced=is_forced)
+                return self._record_now(moment, should_stop) if is_forced else self._keep_locked(moment, should_stop)
         except (NotScanned, StoreDamaged) as error:
             raise NotKept(str(error)) from error
         except OSError as error:
@@ -148,13 +141,13 @@ class ShadowStore:
         """The files that differ, by path; ``after`` is ``None`` for the files as they are now. Raises ``NotKept``."""
         try:
             if after is not None:
-                return list(self._find_differences(before.tree, after.tree))
+                return list(self._trees.find_differences(before.tree, after.tree))
             with self._lock(lambda: False):
                 scan = self._scan(lambda: False)
                 spared = (*before.left_out, *scan.left_out)
                 return [
                     each
-                    for each in self._find_differences(before.tree, scan.tree_id)
+                    for each in self._trees.find_differences(before.tree, scan.tree_id)
                     if not _is_below(each.path, spared)
                 ]
         except (NotScanned, StoreDamaged) as error:
@@ -178,11 +171,10 @@ class ShadowStore:
         """
         try:
             with self._lock(lambda: False):
-                before = self._keep_locked(moment, lambda: False, is_forced=True)
-                assert before is not None
+                before = self._record_now(moment, lambda: False)
                 meant = [
                     each
-                    for each in self._find_differences(before.tree, wanted.tree)
+                    for each in self._trees.find_differences(before.tree, wanted.tree)
                     if not paths or _is_below(each.path, paths)
                 ]
                 # What was left out then may have become small enough since: its old content is unknown.
@@ -236,21 +228,25 @@ class ShadowStore:
 
     # --- with the lock ------------------------------------------------------------------------------------------------
 
-    def _keep_locked(self, moment: Moment, should_stop: Callable[[], bool], *, is_forced: bool) -> Checkpoint | None:
+    def _record_now(self, moment: Moment, should_stop: Callable[[], bool]) -> Checkpoint:
+        """Make a checkpoint in any case. None is taken away: it might be the one that is to be restored."""
+        names = self._list_references()
+        return self._record(self._scan(should_stop), moment, after=names[-1].name if names else "")
+
+    def _keep_locked(self, moment: Moment, should_stop: Callable[[], bool]) -> Checkpoint | None:
         names = self._list_references()
         turn = f".{_path_part(moment.run_id)}.{moment.iteration}"
         seen = self.directory / "turn"
-        if not is_forced and (any(path.name.endswith(turn) for path in names) or _read_text(seen) == turn):
+        if any(path.name.endswith(turn) for path in names) or _read_text(seen) == turn:
             return None
         found = self._scan(should_stop)
         last = self._find_last(names)
         known = (last.tree, last.moment) if last is not None else (None, None)
-        if not is_forced and not is_worth_keeping(found.tree_id, moment, *known):
+        if not is_worth_keeping(found.tree_id, moment, *known):
             write_whole(seen, turn.encode())
             return None
         kept = self._record(found, moment, after=names[-1].name if names else "")
-        # Not before a restore: it might take away what is to be restored.
-        if not is_forced and (len(names) >= self._limits.checkpoints or len(names) % _TRIM_EVERY == _TRIM_EVERY - 1):
+        if len(names) >= self._limits.checkpoints or len(names) % _TRIM_EVERY == _TRIM_EVERY - 1:
             self._trim()
         return kept
 
@@ -315,7 +311,7 @@ class ShadowStore:
             commit = path.read_text().strip()
             reached: set[str] = set()
             try:
-                self._mark_needed(self._read_checkpoint(commit).tree, reached)
+                self._trees.mark_needed(self._read_checkpoint(commit).tree, reached)
             except (StoreDamaged, ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)  # it could not be put back whole
                 log.warning("checkpoint.damaged", checkpoint=commit[:12])
@@ -327,16 +323,6 @@ class ShadowStore:
         self._objects.remove(there.keys() - needed)
         self._objects.sweep_drafts()
         return sum(size for sha, size in there.items() if sha in needed)
-
-    def _mark_needed(self, tree: str, needed: set[str]) -> None:
-        if tree in needed:
-            return
-        needed.add(tree)
-        for entry in decode_tree(self._objects.get("tree", tree)):
-            if entry.mode == FOLDER:
-                self._mark_needed(entry.sha, needed)
-            else:
-                needed.add(entry.sha)
 
     def _remove(self) -> None:
         gone = self.directory.with_name(f"{self.directory.name}.{secrets.token_hex(4)}.gone")
@@ -377,28 +363,6 @@ class ShadowStore:
             left_out=tuple(map(str, told["left_out"])),
             left_out_total=int(told["left_out_total"]),
         )
-
-    def _find_differences(self, before: str | None, after: str | None, path: str = "") -> Iterator[ChangedFile]:
-        if before == after:
-            return
-        left, right = self._read_entries(before), self._read_entries(after)
-        for name in sorted(left.keys() | right.keys()):
-            old, new = left.get(name), right.get(name)
-            if old == new:
-                continue
-            inside = f"{path}/{os.fsdecode(name)}" if path else os.fsdecode(name)
-            old_tree = old.sha if old and old.mode == FOLDER else None
-            new_tree = new.sha if new and new.mode == FOLDER else None
-            old_file = old if old and not old_tree else None
-            new_file = new if new and not new_tree else None
-            yield from self._find_differences(old_tree, new_tree, inside)
-            if old_file != new_file:
-                yield ChangedFile(path=inside, before=old_file, after=new_file)
-
-    def _read_entries(self, tree: str | None) -> Mapping[bytes, TreeEntry]:
-        if tree is None:
-            return {}
-        return {entry.name: entry for entry in decode_tree(self._objects.get("tree", tree))}
 
     @contextmanager
     def _lock(self, should_stop: Callable[[], bool]) -> Iterator[None]:

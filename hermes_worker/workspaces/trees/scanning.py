@@ -18,21 +18,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from hermes_worker.core.ignored_folders import is_ignored_folder
-from hermes_worker.features.checkpoints.files.objects import (
+from hermes_worker.system.plainfiles import open_plain, read_plain
+from hermes_worker.workspaces.descriptors import FOLDER_FLAGS
+from hermes_worker.workspaces.trees.objects import (
+    EMPTY_FOLDER,
     EXECUTABLE,
     FILE,
     FOLDER,
     LINK,
+    PARTS,
     ChangedFile,
     ObjectStore,
+    ObjectWriter,
     TreeEntry,
     encode_tree,
 )
-from hermes_worker.features.checkpoints.rules import DEPTH_MAX, FILES_MAX, LEFT_OUT_MAX, is_ignored_file
-from hermes_worker.system.plainfiles import read_plain
 
-FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _YOUNG_NS: Final = 2_000_000_000
 
 Known = dict[str, Any]
@@ -40,6 +41,24 @@ Known = dict[str, Any]
 proves nothing), their objects (``None`` where they are left out), and its folders. A scan makes a new one, and shares
 with the old what did not change.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRules:
+    """What a scan takes of a workspace."""
+
+    files_max: int
+    """A workspace with more files is not scanned."""
+    depth_max: int
+    """Folders between the workspace and a file; deeper ones are left out."""
+    left_out_max: int
+    """How many names of files that were left out are kept."""
+    ignores_file: Callable[[str], bool] = lambda name: False
+    ignores_folder: Callable[[str], bool] = lambda name: False
+    is_whole: bool = False
+    """Empty folders and the times of files are kept as well."""
+    part_bytes: int = 0
+    """A larger file is kept in parts of this size; 0 keeps every file whole."""
 
 
 class NotScanned(Exception):
@@ -103,7 +122,8 @@ class WorkspaceFiles(Protocol):
 class FolderScan:
     """One walk over a workspace."""
 
-    objects: ObjectStore
+    objects: ObjectWriter
+    rules: ScanRules
     known: Known
     now_ns: int
     """The time by the clock of the file system, as far as it is known."""
@@ -119,7 +139,7 @@ class FolderScan:
         """The tree of the workspace at ``root``. Raises ``NotScanned``, ``OSError``."""
         descriptor = os.open(root, FOLDER_FLAGS)
         try:
-            return self._scan_folder(descriptor, "", 0) or self.objects.put("tree", b"")
+            return self._scan_folder(descriptor, "", 0) or self._put_empty()
         finally:
             os.close(descriptor)
 
@@ -136,12 +156,12 @@ class FolderScan:
                 name = entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if (
-                        not is_ignored_folder(name)
+                        not self.rules.ignores_folder(name)
                         and (tree := self._scan_inner_folder(descriptor, name, path, depth)) is not None
                     ):
                         folders[name] = tree
                     continue
-                if name not in old_stamps and is_ignored_file(name):
+                if name not in old_stamps and self.rules.ignores_file(name):
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -162,6 +182,8 @@ class FolderScan:
             return known
         young = self.now_ns - _YOUNG_NS
         modes = {name: int(stamp.rpartition(" ")[2]) for name, stamp in stamps.items()}
+        sizes = {name: int(stamp.split(" ", 3)[2]) for name, stamp in stamps.items()}
+        times = {name: int(stamp.partition(" ")[0]) if self.rules.is_whole else 0 for name, stamp in stamps.items()}
         for name, status in changed:
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
                 del stamps[name]  # a socket or a pipe: nothing that could be put back
@@ -169,15 +191,22 @@ class FolderScan:
             shas[name] = self._read_file(descriptor, name, f"{path}/{name}" if path else name, status)
             if max(status.st_mtime_ns, status.st_ctime_ns) >= young:
                 stamps[name] = ""
-        entries = [TreeEntry(_git_mode(modes[name]), os.fsencode(name), sha) for name, sha in shas.items() if sha]
-        entries += [TreeEntry(FOLDER, os.fsencode(name), sha) for name, sha in folders.items()]
+        entries = [
+            TreeEntry(self._entry_mode(modes[name], sizes[name]), os.fsencode(name), sha, max(0, times[name]))
+            for name, sha in shas.items()
+            if sha
+        ]
+        empty = self._put_empty() if self.rules.is_whole and folders else None
+        entries += [
+            TreeEntry(EMPTY_FOLDER if sha == empty else FOLDER, os.fsencode(name), sha) for name, sha in folders.items()
+        ]
         made = self.objects.put("tree", encode_tree(entries)) if entries else None
         self.found[path] = {"tree": made, "stamps": stamps, "shas": shas, "folders": folders}
         return made
 
     def _scan_inner_folder(self, descriptor: int, name: str, path: str, depth: int) -> str | None:
         inside = f"{path}/{name}" if path else name
-        if depth >= DEPTH_MAX:
+        if depth >= self.rules.depth_max:
             self._leave_out(inside)
             return None
         try:
@@ -186,34 +215,57 @@ class FolderScan:
             self._leave_out(inside)  # it became a link, went, or is closed to us
             return None
         try:
-            return self._scan_folder(inner, inside, depth + 1)
+            return self._scan_folder(inner, inside, depth + 1) or (self._put_empty() if self.rules.is_whole else None)
         finally:
             os.close(inner)
 
+    def _put_empty(self) -> str:
+        return self.objects.put("tree", b"")
+
     def _count_files(self, files: int) -> None:
         self.files += files
-        if self.files > FILES_MAX:
-            raise NotScanned(f"the workspace has more than {FILES_MAX:,} files")
+        if self.files > self.rules.files_max:
+            raise NotScanned(f"the workspace has more than {self.rules.files_max:,} files")
         if self.should_stop():
             raise NotScanned("the call was stopped")
 
     def _read_file(self, folder: int, name: str, path: str, status: os.stat_result) -> str | None:
         """The object of a file; ``None`` for one that is left out."""
         content = None
+        if self._is_in_parts(status.st_mode, status.st_size) and status.st_size <= self.file_bytes_max:
+            return self._read_parts(folder, name, path)
+        bytes_max = min(self.file_bytes_max, self.rules.part_bytes or self.file_bytes_max)
         # What cannot be read is left out; what cannot be written to the store ends the scan.
         with suppress(OSError):
             if stat.S_ISLNK(status.st_mode):
                 content = os.fsencode(os.readlink(name, dir_fd=folder))
-            elif status.st_size <= self.file_bytes_max:
-                content = read_plain(name, folder=folder, bytes_max=self.file_bytes_max + 1, follows_links=False)
-        if content is None or len(content) > self.file_bytes_max:
+            elif status.st_size <= bytes_max:
+                content = read_plain(name, folder=folder, bytes_max=bytes_max + 1, follows_links=False)
+        if content is None or len(content) > bytes_max:
             self._leave_out(path)
             return None
         return self.objects.put("blob", content)
 
+    def _is_in_parts(self, mode: int, size: int) -> bool:
+        return stat.S_ISREG(mode) and 0 < self.rules.part_bytes < size
+
+    def _entry_mode(self, mode: int, size: int) -> int:
+        return _git_mode(mode) | (PARTS if self._is_in_parts(mode, size) else 0)
+
+    def _read_parts(self, folder: int, name: str, path: str) -> str | None:
+        """The object of a large file, of which one part at a time is in memory; ``None`` for one that is left out."""
+        parts: list[str] = []
+        with suppress(OSError), open_plain(name, folder=folder, follows_links=False) as file:
+            while len(parts) * self.rules.part_bytes <= self.file_bytes_max:
+                if not (piece := file.read(self.rules.part_bytes)):
+                    return self.objects.put("parts", "\n".join(parts).encode())
+                parts.append(self.objects.put("blob", piece))
+        self._leave_out(path)
+        return None
+
     def _leave_out(self, path: str) -> None:
         self.left_out_total += 1
-        if len(self.left_out) < LEFT_OUT_MAX:
+        if len(self.left_out) < self.rules.left_out_max:
             self.left_out.append(path)
 
 

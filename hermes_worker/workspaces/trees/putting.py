@@ -9,25 +9,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Final
 
 from hermes_worker.core.errors import format_reason
-from hermes_worker.features.checkpoints.files.objects import EXECUTABLE, LINK, ChangedFile, StoreDamaged, TreeEntry
-from hermes_worker.features.checkpoints.files.scanning import FOLDER_FLAGS
+from hermes_worker.workspaces.descriptors import FOLDER_FLAGS, write_new_file
+from hermes_worker.workspaces.trees.objects import (
+    EMPTY_FOLDER,
+    EXECUTABLE,
+    LINK,
+    PARTS,
+    ChangedFile,
+    StoreDamaged,
+    TreeEntry,
+)
 
-_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+Content = bytes | Iterable[bytes]
 
 
 def put_back(
-    root: str, changes: Sequence[ChangedFile], content: Callable[[str], bytes], *, umask: int | None
+    root: str, changes: Sequence[ChangedFile], content: Callable[[TreeEntry], Content], *, umask: int | None
 ) -> dict[str, str]:
     """Give each file its state ``after``; return the paths that failed, and why. Files to remove come first: a folder
-    may have to stand where one was.
+    may have to stand where one was. ``content`` gives the bytes of a file, whole or piece by piece.
     """
     failed: dict[str, str] = {}
     for change in changes:
         if change.after is None:
-            _try_change(failed, change, partial(_remove, root))
+            is_folder = change.before is not None and change.before.mode == EMPTY_FOLDER
+            _try_change(failed, change, partial(_remove_folder if is_folder else _remove, root))
     for change in changes:
         if change.after is not None:
             _try_change(failed, change, partial(_write, root, entry=change.after, content=content, umask=umask))
@@ -43,30 +51,48 @@ def _try_change(failed: dict[str, str], change: ChangedFile, do: Callable[[str],
         failed[change.path] = str(error)
 
 
+def _remove_folder(root: str, path: str) -> None:
+    """Remove a folder that was empty; one that is not any more stays."""
+    _remove_empty(root, (PurePosixPath(path), *PurePosixPath(path).parents))
+
+
 def _remove(root: str, path: str) -> None:
     with suppress(FileNotFoundError), _open_folder(root, PurePosixPath(path).parts[:-1]) as folder:
         os.unlink(PurePosixPath(path).name, dir_fd=folder)
-    # Folders are not kept, so one that is empty now is one that was not there.
-    for above in PurePosixPath(path).parents:
-        if not above.parts:
+    _remove_empty(root, PurePosixPath(path).parents)
+
+
+def _remove_empty(root: str, folders: Iterable[PurePosixPath]) -> None:
+    """Remove folders, the innermost first, up to one that is not empty. A folder is kept with its files, or as an empty
+    one, so one that became empty was not there."""
+    for each in folders:
+        if not each.parts:
             return
         try:
-            with _open_folder(root, above.parts[:-1]) as folder:
-                os.rmdir(above.name, dir_fd=folder)
+            with _open_folder(root, each.parts[:-1]) as folder:
+                os.rmdir(each.name, dir_fd=folder)
         except OSError:
             return
 
 
-def _write(root: str, path: str, *, entry: TreeEntry, content: Callable[[str], bytes], umask: int | None) -> None:
+def _write(
+    root: str, path: str, *, entry: TreeEntry, content: Callable[[TreeEntry], Content], umask: int | None
+) -> None:
+    if entry.mode == EMPTY_FOLDER:
+        with _open_folder(root, PurePosixPath(path).parts, umask=umask, creates=True):
+            return
     name = PurePosixPath(path).name
-    whole = content(entry.sha)
+    found = content(entry)
+    pieces = (found,) if isinstance(found, bytes) else found
     with _open_folder(root, PurePosixPath(path).parts[:-1], umask=umask, creates=True) as folder:
         draft = f".{secrets.token_hex(8)}.hermes-tmp"
         try:
             if entry.mode == LINK:
-                os.symlink(os.fsdecode(whole), draft, dir_fd=folder)
+                os.symlink(os.fsdecode(b"".join(pieces)), draft, dir_fd=folder)
             else:
-                _write_new(draft, whole, _choose_mode(name, folder, entry, umask), folder)
+                write_new_file(draft, pieces, _choose_mode(name, folder, entry, umask), folder)
+                if entry.mtime_ns:
+                    os.utime(draft, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=folder, follow_symlinks=False)
             os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -78,23 +104,15 @@ def _choose_mode(name: str, folder: int, entry: TreeEntry, umask: int | None) ->
     """The permissions of the file: the present ones, where they agree about running it; ``None`` where the system
     decides.
     """
+    is_executable = entry.mode & ~PARTS == EXECUTABLE
     with suppress(OSError):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXUSR) == (entry.mode == EXECUTABLE):
+        if stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXUSR) == is_executable:
             return stat.S_IMODE(status.st_mode) & 0o777
-    usual = 0o777 if entry.mode == EXECUTABLE else 0o666
+    usual = 0o777 if is_executable else 0o666
     if umask is not None:
         return usual & ~umask
-    return 0o755 if entry.mode == EXECUTABLE else None
-
-
-def _write_new(name: str, content: bytes, mode: int | None, folder: int) -> None:
-    with os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb") as file:
-        if mode is not None:
-            os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    return 0o755 if is_executable else None
 
 
 @contextmanager

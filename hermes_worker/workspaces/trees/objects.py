@@ -16,13 +16,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 FILE: Final = 0o100644
 EXECUTABLE: Final = 0o100755
 LINK: Final = 0o120000
 FOLDER: Final = 0o040000
-_SHA_BYTES: Final = 20
+EMPTY_FOLDER: Final = 0o040001
+"""A folder without anything in it, as the trees of whole workspaces name one; git has no such thing."""
+PARTS: Final = 0o001000
+"""Set in the mode of a file whose object lists the objects of its parts, a name on each line."""
+_MODE_BITS: Final = 18
+"""FileTrees of whole workspaces hold the time of a file's last change above its mode."""
 _OBJECT_BYTES_MAX: Final = 64 * 1024**2
 """A tree of the largest folder that is looked at is smaller."""
 
@@ -38,6 +43,22 @@ class TreeEntry:
     mode: int
     name: bytes
     sha: str
+    mtime_ns: int = 0
+    """The time of the last change; 0 where it is not kept."""
+
+
+class ObjectReader(Protocol):
+    """Reads objects by their names."""
+
+    def get(self, kind: str, sha: str) -> bytes:
+        """Read an object. Raises ``StoreDamaged`` and ``OSError``."""
+
+
+class ObjectWriter(Protocol):
+    """Keeps objects under their names."""
+
+    def put(self, kind: str, body: bytes) -> str:
+        """Keep an object, and return its name. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +74,18 @@ class ChangedFile:
 class ObjectStore:
     """The objects of one store. Safe for any number of writers; ``remove`` needs the store for itself."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, algorithm: str = "sha1") -> None:
         self._directory = directory
+        self._algorithm = algorithm
+        self._chars = 2 * hashlib.new(algorithm, usedforsecurity=False).digest_size
 
     def has(self, sha: str) -> bool:
         return self._path(sha).exists()
 
     def put(self, kind: str, body: bytes) -> str:
         """Write an object unless it is there, and return its name. Idempotent."""
-        whole = _encode_object(kind, body)
-        sha = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        whole = encode_object(kind, body)
+        sha = self._compute_name(whole)
         path = self._path(sha)
         if not path.exists():
             _write_whole(path, zlib.compress(whole, 1))
@@ -77,8 +100,7 @@ class ObjectStore:
         except (FileNotFoundError, zlib.error) as error:
             raise StoreDamaged(f"the object {sha[:12]} is missing or cannot be read") from error
         header, _, body = whole.partition(b"\0")
-        is_its_name = hashlib.sha1(whole, usedforsecurity=False).hexdigest() == sha
-        if not is_its_name or header.partition(b" ")[0] != kind.encode():
+        if self._compute_name(whole) != sha or header.partition(b" ")[0] != kind.encode():
             raise StoreDamaged(f"the object {sha[:12]} is not what it was")
         return body
 
@@ -87,7 +109,7 @@ class ObjectStore:
         for folder in self._folders():
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if len(entry.name) == 2 * _SHA_BYTES - 2:
+                    if len(entry.name) == self._chars - 2:
                         yield folder.name + entry.name, entry.stat(follow_symlinks=False).st_size
 
     def _folders(self) -> list[Path]:
@@ -107,9 +129,12 @@ class ObjectStore:
                 draft.unlink(missing_ok=True)
 
     def _path(self, sha: str) -> Path:
-        if len(sha) != 2 * _SHA_BYTES or not set(sha) <= set("0123456789abcdef"):
+        if len(sha) != self._chars or not set(sha) <= set("0123456789abcdef"):
             raise StoreDamaged("a name of an object is none")
         return self._directory / sha[:2] / sha[2:]
+
+    def _compute_name(self, whole: bytes) -> str:
+        return hashlib.new(self._algorithm, whole, usedforsecurity=False).hexdigest()
 
 
 def _write_whole(path: Path, data: bytes) -> None:
@@ -142,20 +167,23 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def compute_name(kind: str, body: bytes) -> str:
     """The name of an object, as git computes it."""
-    return hashlib.sha1(_encode_object(kind, body), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(encode_object(kind, body), usedforsecurity=False).hexdigest()
 
 
-def _encode_object(kind: str, body: bytes) -> bytes:
+def encode_object(kind: str, body: bytes) -> bytes:
+    """The bytes of an object, of which its name is the hash."""
     return b"%s %d\0%s" % (kind.encode(), len(body), body)
 
 
 def encode_tree(entries: Iterable[TreeEntry]) -> bytes:
     """The tree of a folder, in git's order: as if the names of folders ended in a slash."""
     ordered = sorted(entries, key=lambda each: each.name + b"/" if each.mode == FOLDER else each.name)
-    return b"".join(b"%o %s\0%s" % (each.mode, each.name, bytes.fromhex(each.sha)) for each in ordered)
+    return b"".join(
+        b"%o %s\0%s" % (each.mode | each.mtime_ns << _MODE_BITS, each.name, bytes.fromhex(each.sha)) for each in ordered
+    )
 
 
-def decode_tree(body: bytes) -> list[TreeEntry]:
+def decode_tree(body: bytes, sha_bytes: int = 20) -> list[TreeEntry]:
     """The entries of a tree. Raises ``StoreDamaged``. Names are checked: none leads anywhere else."""
     found: list[TreeEntry] = []
     at = 0
@@ -163,9 +191,59 @@ def decode_tree(body: bytes) -> list[TreeEntry]:
         end = body.find(b"\0", at)
         mode, _, name = body[at : max(end, at)].partition(b" ")
         at = end + 1
-        sha = body[at : at + _SHA_BYTES]
-        at += _SHA_BYTES
-        if end < 0 or len(sha) != _SHA_BYTES or not mode.isdigit() or not name or b"/" in name or name in (b".", b".."):
+        sha = body[at : at + sha_bytes]
+        at += sha_bytes
+        if end < 0 or len(sha) != sha_bytes or not mode.isdigit() or not name or b"/" in name or name in (b".", b".."):
             raise StoreDamaged("a folder in the store cannot be read")
-        found.append(TreeEntry(int(mode, 8), name, sha.hex()))
+        number = int(mode, 8)
+        found.append(TreeEntry(number & (1 << _MODE_BITS) - 1, name, sha.hex(), number >> _MODE_BITS))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class FileTrees:
+    """Reads the trees of one store."""
+
+    objects: ObjectReader
+    sha_bytes: int = 20
+
+    def read_entries(self, tree: str | None) -> dict[bytes, TreeEntry]:
+        """The entries of a folder by their names; none for ``None``. Raises ``StoreDamaged``."""
+        if tree is None:
+            return {}
+        return {entry.name: entry for entry in decode_tree(self.objects.get("tree", tree), self.sha_bytes)}
+
+    def find_differences(self, before: str | None, after: str | None, path: str = "") -> Iterator[ChangedFile]:
+        """Yield the files that differ between two trees, by path. Raises ``StoreDamaged``."""
+        if before == after:
+            return
+        left, right = self.read_entries(before), self.read_entries(after)
+        for name in sorted(left.keys() | right.keys()):
+            old, new = left.get(name), right.get(name)
+            if old == new:
+                continue
+            inside = f"{path}/{os.fsdecode(name)}" if path else os.fsdecode(name)
+            old_tree = old.sha if old and old.mode == FOLDER else None
+            new_tree = new.sha if new and new.mode == FOLDER else None
+            old_file = old if old and not old_tree else None
+            new_file = new if new and not new_tree else None
+            yield from self.find_differences(old_tree, new_tree, inside)
+            if old_file != new_file:
+                yield ChangedFile(path=inside, before=old_file, after=new_file)
+
+    def mark_needed(self, tree: str, needed: set[str]) -> None:
+        """Add the names of a tree and of all that it holds to ``needed``. Raises ``StoreDamaged``."""
+        if tree in needed:
+            return
+        needed.add(tree)
+        for entry in self.read_entries(tree).values():
+            if entry.mode == FOLDER:
+                self.mark_needed(entry.sha, needed)
+                continue
+            needed.add(entry.sha)
+            if entry.mode & PARTS:
+                needed.update(self.read_parts(entry.sha))
+
+    def read_parts(self, sha: str) -> list[str]:
+        """The names of the parts of a file. Raises ``StoreDamaged``."""
+        return self.objects.get("parts", sha).decode("ascii", "replace").split()

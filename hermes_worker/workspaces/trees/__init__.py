@@ -1,0 +1,1 @@
+"""Files as trees of objects under their hashes, as git keeps them."""
