@@ -25,10 +25,10 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.effects import Iterate, RunTool, SendDelivery
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate

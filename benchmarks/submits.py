@@ -33,12 +33,12 @@ import psutil
 import redis
 import sqlalchemy as sa
 
-from hermes_worker.api.server import allow_many_connections
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate
 from hermes_worker.stream.live import Live, LiveEntry
+from hermes_worker.system.open_files import raise_open_file_limit
 
 KEY = "benchmark-key-0123456789"
 READERS_PER_RUN = 100
@@ -310,7 +310,7 @@ async def _load(address: tuple[str, int], rate: float, seconds: float) -> tuple[
 
 def _hold(address: tuple[str, int], crowd: Crowd, run_ids: Sequence[str], told: Connection) -> None:
     """A process of its own that holds the connections of a crowd, until its pipe is closed."""
-    allow_many_connections()
+    raise_open_file_limit()
     with suppress(KeyboardInterrupt, EOFError):
         asyncio.run(_held(address, crowd, run_ids, told))
 
@@ -498,7 +498,7 @@ def main() -> None:
     parser.add_argument("--half-closed", type=int, default=50, help="sockets that are half closed (50)")
     parser.add_argument("--memory", action="store_true", help="only what readers take, quarter by quarter")
     options = parser.parse_args()
-    allow_many_connections()
+    raise_open_file_limit()
     plan = Plan(
         rate=options.rate,
         seconds=options.seconds,

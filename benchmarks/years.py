@@ -20,9 +20,9 @@ import sqlalchemy as sa
 from benchmarks.plans import Explained, explaining
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.migrate import migrate

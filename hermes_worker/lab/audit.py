@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import TERMINAL, ExitReason
+from hermes_worker.core.run import ExitReason
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName
+from hermes_worker.lab.audit_counts import Usage, check_counts
+from hermes_worker.lab.audit_outside import OutsideFacts, check_outside
+from hermes_worker.lab.findings import AuditFinding, BrokenInvariant
 from hermes_worker.lab.sink import SinkEffect, read_sink
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import coalesce_texts
-from hermes_worker.store.tables import blobs, budgets, events, messages, runs, sessions, tool_calls, waits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFinding:
-    """One invariant and how often it was found broken. Zero everywhere is what we sell."""
-
-    invariant: str
-    broken: int
-    examples: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _BrokenInvariant:
-    cases: list[str] = field(default_factory=list)
-
-    def add(self, case: str) -> None:
-        self.cases.append(case)
-
-    def make_finding(self, invariant: str) -> AuditFinding:
-        return AuditFinding(invariant=invariant, broken=len(self.cases), examples=tuple(self.cases[:5]))
+from hermes_worker.store.tables import blobs, events, messages, runs, sessions, tool_calls, waits
 
 
 def check_invariants(
@@ -49,11 +32,15 @@ def check_invariants(
     expected: Mapping[str, int],
     model_requests: int,
     poisons: Collection[str] = (),
+    usage: Usage | None = None,
+    prices_usd: tuple[int, int] = (0, 0),
+    outside: OutsideFacts | None = None,
 ) -> list[AuditFinding]:
     """Check every invariant. ``submitted`` are the run ids that were accepted; ``expected`` maps a run id to the model
     calls it takes when nothing goes wrong, so that one charged twice is seen. ``model_requests`` is how often the model
     was asked, as its server counted; 0 when the server was not ours. ``poisons`` are the runs that kill every worker
-    that works on them.
+    that works on them. ``usage`` is the provider's own count of tokens, at ``prices_usd`` a million, and ``outside``
+    what the world outside saw; ``None`` where nobody counted.
     """
     effects = read_sink(sink)
     with database.read() as connection:
@@ -71,21 +58,69 @@ def check_invariants(
             _find_transcripts_with_gaps(connection),
             _find_sessions_held(connection),
             _find_orphans(connection),
-            _find_budgets_off(connection),
+            *check_counts(connection, usage or {}, prices_usd),
             _find_questions_open(connection),
             _find_unbooked_requests(connection, model_requests),
+            *(check_outside(connection, outside) if outside is not None else ()),
         ]
 
 
+def list_unfinished(connection: Connection) -> list[str]:
+    """List the runs that have not ended and are not lost: something of them is claimed, due or awaited, so they are
+    slow."""
+    return [run_id for run_id, is_at_rest in _read_open_runs(connection).items() if not is_at_rest]
+
+
+def _read_open_runs(connection: Connection) -> dict[str, bool]:
+    """The runs that have not ended; ``True`` for one that nothing will ever move on: no claim, no message due, nothing
+    that it waits for."""
+    parts = runs.alias("parts")
+    moves = sa.or_(
+        runs.c.lease_token.is_not(None),
+        runs.c.hinted_at.is_not(None),
+        runs.c.resume_at.is_not(None),
+        runs.c.not_before.is_not(None),
+        runs.c.halt.is_not(None),
+        sa.exists().where(
+            tool_calls.c.run_pk == runs.c.pk,
+            sa.or_(tool_calls.c.hinted_at.is_not(None), tool_calls.c.lease_token.is_not(None)),
+        ),
+        sa.exists().where(waits.c.run_pk == runs.c.pk, waits.c.closed_at.is_(None)),
+        sa.exists().where(parts.c.parent_pk == runs.c.pk, parts.c.exit_reason.is_(None)),
+        # A child waits for a place among its siblings.
+        sa.exists().where(
+            parts.c.parent_pk == runs.c.parent_pk,
+            parts.c.exit_reason.is_(None),
+            sa.or_(parts.c.status != "queued", parts.c.hinted_at.is_not(None)),
+        ),
+        # A run of its session is active that has not ended.
+        sa.exists().where(
+            sessions.c.pk == runs.c.session_pk,
+            sessions.c.active_run_pk == parts.c.pk,
+            parts.c.pk != runs.c.pk,
+            parts.c.exit_reason.is_(None),
+        ),
+    )
+    rows = connection.execute(sa.select(runs.c.run_id, moves.label("moves")).where(runs.c.exit_reason.is_(None)))
+    return {row.run_id: not row.moves for row in rows}
+
+
+def is_at_rest(connection: Connection) -> bool:
+    """Whether no open run will ever be moved on by anything that stands in the rows."""
+    return all(_read_open_runs(connection).values())
+
+
 def _find_runs_lost(connection: Connection, submitted: Sequence[str]) -> AuditFinding:
-    ended = [status.value for status in TERMINAL]
-    rows = connection.execute(sa.select(runs.c.run_id, runs.c.status)).all()
-    status_of = {row.run_id: row.status for row in rows}
-    lost = _BrokenInvariant()
+    """A run is lost when it is not there, or has not ended and nothing will move it on. One that is only slow is not:
+    see ``list_unfinished``."""
+    lost = BrokenInvariant()
+    known = set(connection.execute(sa.select(runs.c.run_id)).scalars())
     for run_id in submitted:
-        status = status_of.get(run_id)
-        if status not in ended:
-            lost.add(f"{run_id} is {status or 'not in the database'}")
+        if run_id not in known:
+            lost.add(f"{run_id} is not in the database")
+    for run_id, rests in _read_open_runs(connection).items():
+        if rests:
+            lost.add(f"{run_id} has not ended, and nothing will move it on")
     return lost.make_finding("runs lost")
 
 
@@ -93,7 +128,7 @@ def _find_runs_failed(connection: Connection) -> AuditFinding:
     rows = connection.execute(
         sa.select(runs.c.run_id, runs.c.exit_reason, runs.c.failure_message).where(runs.c.status == "failed")
     )
-    failed = _BrokenInvariant()
+    failed = BrokenInvariant()
     for row in rows:
         if row.exit_reason != "step_quarantined":  # the verdicts are looked at below
             failed.add(f"{row.run_id}: {row.exit_reason}: {row.failure_message}")
@@ -102,7 +137,7 @@ def _find_runs_failed(connection: Connection) -> AuditFinding:
 
 def _check_verdicts(connection: Connection, poisons: Collection[str]) -> list[AuditFinding]:
     """Poisonous runs are found out, and no other run is taken for one."""
-    condemned, spared = _BrokenInvariant(), _BrokenInvariant()
+    condemned, spared = BrokenInvariant(), BrokenInvariant()
     for row in connection.execute(sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason)):
         is_condemned = row.exit_reason == "step_quarantined"
         if is_condemned and row.run_id not in poisons:
@@ -113,7 +148,7 @@ def _check_verdicts(connection: Connection, poisons: Collection[str]) -> list[Au
 
 
 def _find_open_calls(connection: Connection) -> AuditFinding:
-    held = _BrokenInvariant()
+    held = BrokenInvariant()
     rows = connection.execute(
         sa.select(tool_calls.c.run_pk, tool_calls.c.iteration, tool_calls.c.position, tool_calls.c.status)
         .join(runs, runs.c.pk == tool_calls.c.run_pk)
@@ -126,7 +161,7 @@ def _find_open_calls(connection: Connection) -> AuditFinding:
 
 def _check_results_per_call(connection: Connection) -> AuditFinding:
     """Every call of the model is answered once, right behind its reply and in the order of the calls."""
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     for session_pk, rows in _read_transcripts(connection).items():
         awaited: list[str] = []
         for seq, body in rows:
@@ -144,7 +179,7 @@ def _check_results_per_call(connection: Connection) -> AuditFinding:
 
 def _find_once_repeated(effects: Sequence[SinkEffect]) -> AuditFinding:
     counts = Counter(effect.mark for effect in effects if effect.replay is Replay.ONCE)
-    repeated = _BrokenInvariant()
+    repeated = BrokenInvariant()
     for mark, count in counts.items():
         if count > 1:
             repeated.add(f"{mark} happened {count} times")
@@ -154,7 +189,7 @@ def _find_once_repeated(effects: Sequence[SinkEffect]) -> AuditFinding:
 def _find_once_pretended(connection: Connection, effects: Sequence[SinkEffect]) -> AuditFinding:
     """A ``once`` call that is said to have succeeded did happen."""
     happened = {effect.key for effect in effects}
-    pretended = _BrokenInvariant()
+    pretended = BrokenInvariant()
     rows = connection.execute(
         sa.select(runs.c.run_id, tool_calls.c.iteration, tool_calls.c.position)
         .join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
@@ -172,7 +207,7 @@ def _find_keyed_with_new_key(effects: Sequence[SinkEffect]) -> AuditFinding:
     for effect in effects:
         if effect.replay is Replay.KEYED:
             keys[effect.mark].add(effect.key)
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     for mark, used in keys.items():
         if len(used) > 1:
             broken.add(f"{mark} was written under {len(used)} keys")
@@ -181,7 +216,7 @@ def _find_keyed_with_new_key(effects: Sequence[SinkEffect]) -> AuditFinding:
 
 def _find_charged_twice(connection: Connection, expected: Mapping[str, int]) -> AuditFinding:
     """The charged tokens and iterations equal those of the replies in the transcript, each counted once."""
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     replies = Counter(
         row.run_pk
         for row in connection.execute(
@@ -202,7 +237,7 @@ def _find_charged_twice(connection: Connection, expected: Mapping[str, int]) -> 
 
 def _find_events_with_gaps(connection: Connection) -> AuditFinding:
     """Numbers without gaps, exactly one end, and nothing after it."""
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     streams: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for row in connection.execute(sa.select(events.c.run_pk, events.c.seq, events.c.event).order_by(events.c.seq)):
         streams[row.run_pk].append((row.seq, row.event))
@@ -217,7 +252,7 @@ def _find_events_with_gaps(connection: Connection) -> AuditFinding:
 
 
 def _find_transcripts_with_gaps(connection: Connection) -> AuditFinding:
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     for session_pk, rows in _read_transcripts(connection).items():
         if [seq for seq, _ in rows] != list(range(1, len(rows) + 1)):
             broken.add(f"session {session_pk} has {len(rows)} rows up to number {rows[-1][0]}")
@@ -225,7 +260,7 @@ def _find_transcripts_with_gaps(connection: Connection) -> AuditFinding:
 
 
 def _find_sessions_held(connection: Connection) -> AuditFinding:
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     rows = connection.execute(
         sa.select(sessions.c.session_id)
         .join(runs, runs.c.pk == sessions.c.active_run_pk)
@@ -238,7 +273,7 @@ def _find_sessions_held(connection: Connection) -> AuditFinding:
 
 def _find_orphans(connection: Connection) -> AuditFinding:
     """A run is over for all below it: no run works on for a parent that has ended."""
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     parents = runs.alias("parents")
     rows = connection.execute(
         sa.select(runs.c.run_id, runs.c.status)
@@ -250,36 +285,8 @@ def _find_orphans(connection: Connection) -> AuditFinding:
     return broken.make_finding("children that outlive their parent")
 
 
-def _find_budgets_off(connection: Connection) -> AuditFinding:
-    """The spending of a tree is the usage of its runs, and nothing stays reserved without a run."""
-    broken = _BrokenInvariant()
-    root = sa.func.coalesce(runs.c.root_pk, runs.c.pk)
-    used = {
-        row.root_pk: row
-        for row in connection.execute(
-            sa.select(
-                root.label("root_pk"),
-                sa.func.sum(runs.c.iteration - runs.c.refunds).label("iterations"),
-                sa.func.count(runs.c.lease_token).label("held"),
-            )
-            .where(runs.c.has_budget == 1)
-            .group_by(root)
-        )
-    }
-    for row in connection.execute(sa.select(budgets)):
-        tree = used.get(row.root_pk)
-        if tree is None:
-            continue
-        if row.iterations_spent != tree.iterations or row.iterations_reserved > tree.held:
-            broken.add(
-                f"tree {row.root_pk}: {row.iterations_spent} spent and {row.iterations_reserved} reserved, but its "
-                f"runs used {tree.iterations} and hold {tree.held}"
-            )
-    return broken.make_finding("budgets that do not add up")
-
-
 def _find_questions_open(connection: Connection) -> AuditFinding:
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     rows = connection.execute(
         sa.select(runs.c.run_id)
         .join(waits, waits.c.run_pk == runs.c.pk)
@@ -292,7 +299,7 @@ def _find_questions_open(connection: Connection) -> AuditFinding:
 
 def _find_unbooked_requests(connection: Connection, model_requests: int) -> AuditFinding:
     """Every request that the model's server got stands in a total: as a reply, as refused, or as of unknown outcome."""
-    broken = _BrokenInvariant()
+    broken = BrokenInvariant()
     totals = sum_model_requests(connection)
     if model_requests > totals.total_requests:
         broken.add(

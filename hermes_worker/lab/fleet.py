@@ -123,6 +123,7 @@ class LabFleet:
         self.sink = directory / "sink.jsonl"
         self.workers: list[LabWorker] = []
         self.started = 0
+        self._relieved: list[LabWorker] = []
         self._pids: list[int] = []
         self._zygote = zygote or LabZygote(directory, environ)
         self._owns_zygote = zygote is None
@@ -136,30 +137,41 @@ class LabFleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self.workers:
+        for worker in [*self.workers, *self._relieved]:
             self._signal(worker, signal.SIGCONT)
             self._signal(worker, signal.SIGKILL)
         self._zygote.kill_leftovers(self._pids)
         if self._owns_zygote:
             self._zygote.__exit__()
-        for worker in self.workers:
+        for worker in [*self.workers, *self._relieved]:
             self._await_end(worker)
 
     def find_worker(self, role: FleetRole, index: int) -> LabWorker:
         return next(worker for worker in self.workers if worker.role is role and worker.index == index)
 
     def kill(self, worker: LabWorker) -> None:
-        """SIGKILL, as a power cut would do it."""
+        """Kill the worker with SIGKILL, as a power cut would."""
         self._signal(worker, signal.SIGKILL)
         self._await_end(worker)
 
     def terminate(self, worker: LabWorker) -> None:
-        """SIGTERM: an orderly deploy. Returns at once; ``is_alive`` tells when it has gone."""
+        """Ask the worker with SIGTERM to drain, as a deploy does. Returns at once; see ``is_alive``."""
         self._signal(worker, signal.SIGTERM)
 
     def freeze(self, worker: LabWorker) -> None:
         worker.is_frozen = True
         self._signal(worker, signal.SIGSTOP)
+
+    def relieve(self, worker: LabWorker) -> None:
+        """Give the place of a worker that froze itself to a new process. The old one lives on beside it."""
+        worker.is_frozen = True
+        self._relieved.append(worker)
+        self.replace(worker)
+
+    def wake(self, pid: int) -> None:
+        """Let a process go on that froze itself."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
     def arm(self, worker: LabWorker, plan: str) -> None:
         """Arm fault points in a process that runs already."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -16,24 +17,37 @@ from hermes_worker import settings
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.broker.queue import KEY_PREFIX, HintPublisher, QueueName, build_redis_client
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.run_views import WaitView
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.lab.audit import AuditFinding, check_invariants, sum_model_requests
-from hermes_worker.lab.fleet import LabFleet, LabWorker
-from hermes_worker.lab.plan import FaultKind, PlannedFault, make_schedule
-from hermes_worker.lab.script import ScriptPart, build_prompt, choose_part, count_expected_iterations
+from hermes_worker.lab.audit import check_invariants, is_at_rest, list_unfinished, sum_model_requests
+from hermes_worker.lab.audit_outside import OutsideFacts
+from hermes_worker.lab.duels import DuelKind, DuelReferee, choose_duels, write_duel_plan
+from hermes_worker.lab.findings import AuditFinding
+from hermes_worker.lab.fleet import QUEUES, LabFleet, LabWorker
+from hermes_worker.lab.people import People, do_at_once
+from hermes_worker.lab.plan import FaultKind, FleetRole, PlannedFault, make_schedule
+from hermes_worker.lab.script import (
+    ScriptPart,
+    build_duel_prompt,
+    build_prompt,
+    choose_part,
+    count_expected_iterations,
+)
 from hermes_worker.lab.sink import TOOLSET, make_sink_tools
-from hermes_worker.lab.stack import LabStack
+from hermes_worker.lab.stack import PRICES_USD, LabStack
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import NewRun, Runs
 from hermes_worker.store.runs.waits import NothingAsked, NotWaiting, Waits
-from hermes_worker.store.tables import runs, tool_calls, workers
+from hermes_worker.store.tables import deliveries, processes, runs, tool_calls, workers
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _LOOK_EVERY_S = 0.03
-_STUCK_AFTER_S = 90.0
-"""No step for this long means that something is lost for good."""
+_REST_S = 30.0
+"""How long the rows may rest, with runs open that nothing will move on, before the audit names them as lost."""
+_PATIENCE_S = 600.0
+"""How long the lab waits for a change, of whatever kind, before it calls what is open not finished in time."""
 _DATABASE_PATIENCE_S = 30.0
 _MODEL_POISON = "badbadbad0"
 _TOOL_POISON = "badbadbad1"
@@ -42,6 +56,8 @@ _POISONS = (
     f"{FaultPoint.ITERATE_AFTER_REPLY.value}=kill?{_MODEL_POISON};"
     f"{FaultPoint.CALL_TOOL_AFTER_RUN.value}=kill?{_TOOL_POISON}"
 )
+_QUEUES = {**QUEUES, FleetRole.TOOLS: (*QUEUES[FleetRole.TOOLS], "delivery")}
+_PROCESSES = "processes.txt"
 _WORK_S = 0.02
 """How many seconds a sink tool takes after its effect."""
 
@@ -65,6 +81,10 @@ class LabOptions:
     """A quarter of the runs delegate, a quarter ask for approval, and a quarter are stopped with their children."""
     workers_per_role: int = 2
     concurrency: int = 8
+    duels: int = 0
+    """Runs in which two workers are brought to one row (``lab.duels``), of every kind by turns."""
+    people: int = 0
+    """People and programs outside that do everything twice at once (``lab.people``)."""
     poisons: int = 0
     """Runs beside the others that kill every worker which works on them, by turns in a model call and in a tool."""
 
@@ -104,9 +124,16 @@ class LabReport:
     """Commands that the lab allowed."""
     stopped: int = 0
     """Runs that the lab stopped, their children not counted."""
+    duels: dict[str, int] = field(default_factory=dict)
+    """Duels in which two workers met, by kind."""
+    deliveries: int = 0
+    """Requests that the sink of deliveries took."""
+    unfinished: Sequence[str] = ()
+    """Runs and deliveries that were not finished in time: slow, and neither lost nor judged."""
 
     @property
     def is_green(self) -> bool:
+        """No invariant was found broken. Says nothing about what was not finished in time."""
         return all(finding.broken == 0 for finding in self.findings)
 
     def recovery(self, share: float) -> float | None:
@@ -143,6 +170,10 @@ class _Experiment:
     """Runs to stop once one of their children is at work."""
     answered: int = 0
     stopped: int = 0
+    plan: str = ""
+    """Faults that every worker is armed with."""
+    people: People | None = None
+    referee: DuelReferee | None = None
 
 
 def _make_stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabStack:
@@ -158,15 +189,18 @@ def _make_stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabS
 def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
     """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
     given = settings.load_settings()
+    duels = choose_duels(options.duels, options.seed)
+    plan = ";".join(filter(None, (_POISONS, write_duel_plan(duels, directory))))
     with _make_stack(options, directory, prepares=given.database.prepared_statements) as stack:
         database = stack.open_database()
         client = build_redis_client(stack.breaking_url)
         fleet = LabFleet(
-            environ={**stack.build_environ(given.environ), "HERMES_FAULTS": _POISONS},
+            environ={**stack.build_environ(given.environ), "HERMES_FAULTS": plan},
             directory=directory,
             workers_per_role=options.workers_per_role,
             concurrency=options.concurrency,
             work_s=_WORK_S,
+            queues=_QUEUES,
         )
         schedule = make_schedule(
             seed=options.seed,
@@ -177,29 +211,56 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
             only_kills=options.only_kills,
         )
         with fleet:
-            bench = _Experiment(stack=stack, fleet=fleet, database=database, redis=client)
+            bench = _Experiment(stack=stack, fleet=fleet, database=database, redis=client, plan=plan)
+            publisher = HintPublisher(client)
+            bench.referee = DuelReferee(duels, directory, fleet, publisher, options.ttl_s)
             began = time.monotonic()
-            submitted = _submit(bench, options, directory)
+            submitted = _submit(bench, options, directory, duels)
+            bench.people = People(database, publisher, partial(_build_run, bench, directory), options.people)
+            bench.people.start()
             bench.done["poison"] = options.poisons
             bench.to_stop = {run_id for run_id, part in submitted.items() if part is ScriptPart.IS_STOPPED}
             _break_and_watch(bench, options, schedule, progress)
             duration_s = time.monotonic() - began
         whole = [(run_id, part) for run_id, part in submitted.items() if part is not ScriptPart.IS_STOPPED]
-        expected = {run_id: count_expected_iterations(options.steps, part) for run_id, part in whole}
-        asked = stack.model_requests
-        findings = check_invariants(
-            database,
-            fleet.sink,
-            submitted=list(submitted),
-            expected=expected,
-            model_requests=asked,
-            poisons=options.poison_runs,
-        )
-        unknown = _count_unknown_calls(database)
-        with database.read() as connection:
-            totals = sum_model_requests(connection)
-        kind = database.url.get_backend_name()
-        database.close()
+        expected = {
+            run_id: 2 if run_id in duels else count_expected_iterations(options.steps, part) for run_id, part in whole
+        }
+        return _audit(bench, options, directory, [*submitted, *bench.people.submitted], expected, duration_s)
+
+
+def _audit(
+    bench: _Experiment,
+    options: LabOptions,
+    directory: Path,
+    submitted: Sequence[str],
+    expected: Mapping[str, int],
+    duration_s: float,
+) -> LabReport:
+    assert bench.people is not None and bench.referee is not None
+    asked, database = bench.stack.model_requests, bench.database
+    findings = check_invariants(
+        database,
+        bench.fleet.sink,
+        submitted=submitted,
+        expected=expected,
+        model_requests=asked,
+        poisons=options.poison_runs,
+        usage=bench.stack.model_usage,
+        prices_usd=PRICES_USD,
+        outside=OutsideFacts(
+            taken=bench.stack.sink.taken,
+            frozen_before_sending=bench.referee.frozen_before_sending,
+            process_marks=directory / "workspace" / _PROCESSES,
+            wrong_answers=bench.people.wrong,
+        ),
+    )
+    unknown = _count_unknown_calls(database)
+    with database.read() as connection:
+        totals = sum_model_requests(connection)
+        unfinished = [*list_unfinished(connection), *_list_open_deliveries(connection)]
+    kind = database.url.get_backend_name()
+    database.close()
     return LabReport(
         options=options,
         database=kind,
@@ -213,28 +274,45 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
         steps_per_s=options.runs * options.steps / duration_s,
         answered=bench.answered,
         stopped=bench.stopped,
+        duels=bench.referee.fought,
+        deliveries=sum(map(len, bench.stack.sink.taken.values())),
+        unfinished=unfinished,
     )
 
 
-def _submit(bench: _Experiment, options: LabOptions, directory: Path) -> dict[str, ScriptPart]:
-    """The runs and what each is there for."""
+def _build_run(bench: _Experiment, directory: Path, prompt: str, *toolsets: str, has_limits: bool = True) -> NewRun:
+    """Build a run of the lab. One with limits has a budget of its own, from which each model call reserves."""
     catalog = default_catalog(*make_sink_tools(bench.fleet.sink, work_s=_WORK_S))
-    toolsets = [TOOLSET, "delegation", "terminal"] if options.has_trees else [TOOLSET]
-    tools = f"[{','.join(catalog.tool_definitions(catalog.resolve(toolsets)))}]"
+    tools = f"[{','.join(catalog.tool_definitions(catalog.resolve([TOOLSET, *toolsets])))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json()
-    publisher = HintPublisher(bench.redis)
-    store = Runs(bench.database)
+    spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
+    if has_limits:
+        spec = replace(spec, tokens_max=10**9, nano_usd_max=10**15)
+    return NewRun(spec=spec, system_prompt="You are in the crash lab.", tools=tools, workspace=workspace)
+
+
+def _submit(
+    bench: _Experiment, options: LabOptions, directory: Path, duels: Mapping[str, DuelKind]
+) -> dict[str, ScriptPart]:
+    """Submit all runs, and return what each is there for."""
+    publisher, store = HintPublisher(bench.redis), Runs(bench.database)
     submitted = {}
+    more = ("delegation", "terminal") if options.has_trees else ()
     ids = [None] * options.runs + options.poison_runs
+    deliver = (bench.stack.sink.target,)
+    new: list[tuple[NewRun, ScriptPart]] = []
     for number, run_id in enumerate(ids):
         part = choose_part(number, has_trees=options.has_trees) if run_id is None else ScriptPart.WORKS
-        prompt = build_prompt(number, options.steps, part)
-        spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
-        created = store.create(
-            NewRun(
-                spec=spec, run_id=run_id, system_prompt="You are in the crash lab.", tools=tools, workspace=workspace
-            )
+        built = _build_run(
+            bench, directory, build_prompt(number, options.steps, part), *more, has_limits=number % 2 == 0
         )
+        new.append((replace(built, run_id=run_id, deliver=deliver if number % 3 == 0 and run_id is None else ()), part))
+    for number, (run_id, kind) in enumerate(duels.items()):
+        prompt = build_duel_prompt(number, kind, _PROCESSES)
+        built = _build_run(bench, directory, prompt, "memory", "terminal")
+        new.append((replace(built, run_id=run_id, deliver=deliver if kind.delivers else ()), ScriptPart.WORKS))
+    for each, part in new:
+        created = store.create(each)
         publisher.send(created.hints)
         submitted[created.run_id] = part
     return submitted
@@ -244,33 +322,38 @@ def _break_and_watch(
     bench: _Experiment, options: LabOptions, schedule: Sequence[PlannedFault], progress: Callable[[LabProgress], None]
 ) -> None:
     waiting = list(schedule)
-    last_change = time.monotonic()
-    seen = -1
+    last_change, last_moves = time.monotonic(), -1
     while True:
-        done, open_runs = _read_state(bench.database)
-        if options.only_kills and not open_runs:
+        state = _read_state(bench.database)
+        if options.only_kills and not state.is_busy and _are_all_done(bench):
             return
-        if done != seen:
-            seen, last_change = done, time.monotonic()
+        if state.moves != last_moves:
+            last_moves, last_change = state.moves, time.monotonic()
         progress(
             LabProgress(
-                steps_done=done,
+                steps_done=state.steps_done,
                 steps_total=options.runs * options.steps,
-                runs_open=open_runs,
+                runs_open=state.runs_open,
                 faults_done=len(schedule) - len(waiting),
                 faults_total=len(schedule),
             )
         )
-        while waiting and waiting[0].after_steps <= done and not (options.only_kills and bench.hits):
+        while waiting and waiting[0].after_steps <= state.steps_done and not (options.only_kills and bench.hits):
             _inject(bench, waiting.pop(0), options.ttl_s)
         _tend_workers(bench)
         if options.has_trees:
             _play_the_user(bench)
-        if not open_runs and not bench.thaw_at:
+        if not state.is_busy and not bench.thaw_at and _are_all_done(bench):
             return
-        if time.monotonic() - last_change > _STUCK_AFTER_S:
-            return  # the audit will name what is lost
+        quiet_s = time.monotonic() - last_change
+        if quiet_s > _PATIENCE_S or (quiet_s > _REST_S and state.is_at_rest and _are_all_done(bench)):
+            return  # the audit will name what is lost, and the report what was not finished in time
         time.sleep(_LOOK_EVERY_S)
+
+
+def _are_all_done(bench: _Experiment) -> bool:
+    assert bench.people is not None and bench.referee is not None
+    return bench.people.is_done and bench.referee.is_over
 
 
 def _play_the_user(bench: _Experiment) -> None:
@@ -278,10 +361,7 @@ def _play_the_user(bench: _Experiment) -> None:
     waits, store, publisher = Waits(bench.database), Runs(bench.database), HintPublisher(bench.redis)
     try:
         for question in waits.list_open():
-            publisher.send(
-                waits.approve(question.run_id, ApprovalChoice.ONCE, by="chaos:lab", wait_id=question.wait_id)
-            )
-            bench.answered += 1
+            bench.answered += _answer_twice(waits, publisher, question)
         for run_id in _with_children_at_work(bench.database) & bench.to_stop:
             stopped = store.stop_tree(run_id)
             publisher.publish_stops(stopped.run_ids, stopped.hints)
@@ -289,6 +369,15 @@ def _play_the_user(bench: _Experiment) -> None:
             bench.stopped += 1
     except (UnavailableError, NotWaiting, NothingAsked):
         return
+
+
+def _answer_twice(waits: Waits, publisher: HintPublisher, question: WaitView) -> int:
+    """Two people allow a command at once; returns how many answers were taken."""
+
+    def answer() -> None:
+        publisher.send(waits.approve(question.run_id, ApprovalChoice.ONCE, by="chaos:lab", wait_id=question.wait_id))
+
+    return len(do_at_once(answer, (NotWaiting, NothingAsked, UnavailableError)))
 
 
 def _with_children_at_work(database: Database) -> set[str]:
@@ -316,16 +405,44 @@ def _read_patiently(database: Database) -> Iterator[Connection]:
             time.sleep(0.1)
 
 
-def _read_state(database: Database) -> tuple[int, int]:
-    """Steps committed by the fleet, and runs that have not ended."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LabState:
+    """Where the experiment stands, by its rows."""
+
+    steps_done: int
+    runs_open: int
+    moves: int
+    """Changes whenever a step, a claim's loss or a settled call is written."""
+    is_at_rest: bool
+    is_busy: bool
+    """Runs, deliveries or background processes are open."""
+
+
+def _read_state(database: Database) -> _LabState:
     with _read_patiently(database) as connection:
         row = connection.execute(
             sa.select(
-                sa.func.coalesce(sa.func.sum(runs.c.iteration), 0),
-                sa.func.count().filter(runs.c.exit_reason.is_(None)),
+                sa.func.coalesce(sa.func.sum(runs.c.iteration), 0).label("steps"),
+                sa.func.coalesce(sa.func.sum(runs.c.event_seq + runs.c.attempt), 0).label("moves"),
+                sa.func.count().filter(runs.c.exit_reason.is_(None)).label("open"),
             )
         ).one()
-    return int(row[0]), int(row[1])
+        started = sa.select(sa.func.count()).where(processes.c.ended_at.is_(None))
+        others = len(_list_open_deliveries(connection)) + connection.execute(started).scalar_one()
+        rests = is_at_rest(connection)
+    return _LabState(
+        steps_done=int(row.steps),
+        runs_open=int(row.open),
+        moves=int(row.moves),
+        is_at_rest=rests and not others,
+        is_busy=bool(row.open or others),
+    )
+
+
+def _list_open_deliveries(connection: Connection) -> list[str]:
+    return list(
+        connection.execute(sa.select(deliveries.c.delivery_id).where(deliveries.c.settled_at.is_(None))).scalars()
+    )
 
 
 def _inject(bench: _Experiment, fault: PlannedFault, ttl_s: float) -> None:
@@ -336,7 +453,7 @@ def _inject(bench: _Experiment, fault: PlannedFault, ttl_s: float) -> None:
             bench.fleet.replace(worker)
         case FaultKind.KILL_AT_POINT:
             assert fault.point is not None
-            bench.fleet.arm(worker, f"{fault.point.value}=kill@1;{_POISONS}")
+            bench.fleet.arm(worker, f"{fault.point.value}=kill@1;{bench.plan}")
         case FaultKind.FREEZE:
             if not worker.is_frozen:
                 bench.fleet.freeze(worker)
@@ -368,7 +485,7 @@ def _duplicate_messages(client: redis.Redis) -> None:
 
 
 def _kill(bench: _Experiment, worker: LabWorker) -> None:
-    """SIGKILL, and remember what the process held."""
+    """Kill the process with SIGKILL, and remember what it held."""
     held = _list_claims_of(bench.database, worker.name)
     bench.fleet.kill(worker)
     now = time.monotonic()
@@ -404,6 +521,9 @@ def _tend_workers(bench: _Experiment) -> None:
             bench.fleet.replace(worker)
     if bench.hits:
         _notice_recoveries(bench)
+    if bench.referee is not None:
+        with _read_patiently(bench.database) as connection:
+            bench.referee.tend(connection)
 
 
 def _notice_recoveries(bench: _Experiment) -> None:

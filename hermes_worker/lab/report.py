@@ -27,6 +27,13 @@ def render_text(report: LabReport) -> str:
         lines += ["", f"Commands allowed: {report.answered}. Runs stopped with their children: {report.stopped}."]
     lines += ["", _recovery_line(report), f"'once' calls settled as outcome unknown: {report.unknown_calls}"]
     lines.append(f"Model requests: {report.model_requests}, of them of unknown outcome: {report.unknown_attempts}")
+    if report.duels:
+        lines.append("Duels: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(report.duels.items())))
+    if report.deliveries:
+        lines.append(f"Deliveries taken outside: {report.deliveries}")
+    if report.unfinished:
+        example = report.unfinished[0]
+        lines.append(f"Not finished in time, and so not judged: {len(report.unfinished)}, such as {example}")
     lines.append("Every invariant held." if report.is_green else "AN INVARIANT IS BROKEN.")
     return "\n".join(lines)
 
@@ -60,5 +67,8 @@ def render_json(report: LabReport) -> str:
         "unknown_attempts": report.unknown_attempts,
         "answered": report.answered,
         "stopped": report.stopped,
+        "duels": report.duels,
+        "deliveries": report.deliveries,
+        "unfinished": list(report.unfinished),
     }
     return canonical_json(document)

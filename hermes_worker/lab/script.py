@@ -9,6 +9,7 @@ from typing import Any
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
+from hermes_worker.lab.duels import DuelKind
 
 MODEL_DELAY_S = 0.02
 """Seconds that a model call takes: long enough for a kill to fall into it."""
@@ -38,6 +39,34 @@ def build_prompt(number: int, steps: int, part: ScriptPart = ScriptPart.WORKS) -
     """The prompt of run ``number``: a script for the scripted model."""
     own = {"calls": _build_sink_calls(f"{number}.{{i}}"), "repeat": steps}
     return _render_script([*_build_opening(number, part), own])
+
+
+def build_duel_prompt(number: int, kind: DuelKind, processes: str) -> str:
+    """The prompt of a duel: one call, of the kind that the duel is about. ``processes`` is the file of the
+    workspace to which background processes write their marks."""
+    match kind:
+        case DuelKind.HELD_MEMORY:
+            remember = {"target": "memory", "action": "add", "content": f"duel {number}"}
+            return _render_script([_build_step("memory", remember)])
+        case DuelKind.HELD_PROCESS:
+            command = {"command": f"echo duel-{number} >> {processes}", "background": True}
+            return _render_script([_build_step("terminal", command)])
+        case DuelKind.HELD_BEGIN | DuelKind.HELD_ONCE:
+            replay = Replay.ONCE
+        case _:
+            replay = Replay.KEYED
+    return _render_script([_build_step(f"sink_{replay.value}", {"mark": f"duel-{number}.{replay.value}"})])
+
+
+def build_answer_prompt(mark: str) -> str:
+    """The prompt of a run that answers at once."""
+    return f"{_render_script([])} ({mark})"
+
+
+def build_gated_prompt(mark: str, file: str) -> str:
+    """The prompt of a run whose one command a person has to allow; it writes ``mark`` to ``file`` in
+    the workspace."""
+    return _render_script([_build_step("terminal", {"command": f"rm -rf not-there && echo {mark} >> {file}"})])
 
 
 def count_expected_iterations(steps: int, part: ScriptPart = ScriptPart.WORKS) -> int:

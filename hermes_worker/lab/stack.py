@@ -11,24 +11,36 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.lab.outside import DeliverySink
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.models.scripted.server import ScriptedServer
+from hermes_worker.models.scripted.server import ScriptedOptions, ScriptedServer
 from hermes_worker.settings.kinds import DATABASE_URL
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
 from hermes_worker.store.migrate import migrate
 
 _APPEND_ONLY = "appendonlydir"
+PRICES_USD = (3, 15)
+"""US dollars for a million tokens, of input and of output: cached input costs the same here, so that the bill of a run
+follows from the provider's own count."""
 
 
 class LabStack:
     """The servers, as a context manager: everything that was started is stopped at the end of the block."""
 
     def __init__(
-        self, directory: Path, *, database_url: str | None, own_postgres: bool, ttl_s: float, prepares: bool = True
+        self,
+        directory: Path,
+        *,
+        database_url: str | None,
+        own_postgres: bool,
+        ttl_s: float,
+        prepares: bool = True,
+        keeps_bodies: bool = False,
     ) -> None:
-        """``prepares``: ``database.prepared_statements`` of the settings, for a pooler in front of the database."""
+        """``prepares``: ``database.prepared_statements`` of the settings, for a pooler in front of the database.
+        ``keeps_bodies``: the model remembers every request byte for byte."""
         self._directory = directory
         self._given_url = None if database_url is None else _require_usable(database_url)
         self._ttl_s = ttl_s
@@ -36,13 +48,15 @@ class LabStack:
         self._exit = ExitStack()
         self._valkey = EmbeddedValkey(directory / "valkey", has_administrator=True)
         self._postgres = EmbeddedPostgres(directory / "postgres") if own_postgres else None
-        self._model = ScriptedServer()
+        self._model = ScriptedServer(options=ScriptedOptions(keeps_usage=True, keeps_bodies=keeps_bodies))
+        self.sink = DeliverySink()
         self.database_url = ""
 
     def __enter__(self) -> LabStack:
         try:
             self._exit.enter_context(self._valkey)
             self._exit.enter_context(self._model)
+            self._exit.enter_context(self.sink)
             self.database_url = self._prepare_database()
         except BaseException:
             self._exit.close()
@@ -78,6 +92,8 @@ class LabStack:
             "HERMES_BASE_URL": self._model.base_url,
             "HERMES_PROVIDER": "custom",
             "HERMES_MODEL": "scripted",
+            "HERMES_MODEL_PRICES": f"custom:scripted={PRICES_USD[0]}/{PRICES_USD[1]}",
+            "HERMES_DELIVERY_ALLOW_PRIVATE_URLS": "true",
             "HERMES_LEASE_TTL_S": str(self._ttl_s),
             "HERMES_SWEEP_INTERVAL_S": "1",
             "HERMES_RESEND_GRACE_S": "1",
@@ -89,6 +105,16 @@ class LabStack:
     def model_requests(self) -> int:
         """The number of requests to the model."""
         return self._model.requests.completions
+
+    @property
+    def model_usage(self) -> Mapping[tuple[str, int], set[tuple[int, int]]]:
+        """The provider's own count of tokens (``ScriptedServer.usage``)."""
+        return self._model.usage
+
+    @property
+    def model_bodies(self) -> Mapping[str, list[bytes]]:
+        """The requests to the model, byte for byte (``ScriptedServer.bodies``)."""
+        return self._model.bodies
 
     def open_database(self) -> Database:
         """Open the database to look at it; the caller closes it."""

@@ -32,6 +32,11 @@ EXTENSION = Extension(
                 "/v1/erasure-receipts/{receipt_id}",
             ),
         ),
+        RouterDeclaration(
+            name="session_deletion",
+            implementation="hermes_worker.features.retention.session_routes:router",
+            paths=("/api/sessions/{session_id}",),
+        ),
     ),
     commands=(
         CommandDeclaration(

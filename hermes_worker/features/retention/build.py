@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule, parse_rules
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule, parse_rules
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
 

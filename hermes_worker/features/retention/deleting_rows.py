@@ -17,6 +17,7 @@ from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.features.retention.fact_rows import is_in_chains, is_needed_firing
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.prefixes import take_prefixes_over
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.search.index_queue import delete_from_index
 from hermes_worker.store.tables import (
@@ -167,6 +168,7 @@ def delete_session(database: Database, session_pk: int, may_go: Callable[[Connec
         has_runs = sa.select(runs.c.pk).where(runs.c.session_pk == session_pk).limit(1)
         if tools_hash is None or connection.execute(has_runs).first() is not None or not may_go(connection):
             return False
+        take_prefixes_over(connection, session_pk)
         of_session = messages.c.session_pk == session_pk
         named = sa.select(messages.c.blob_hash).where(of_session, messages.c.blob_hash.is_not(None))
         released = sa.or_(blobs.c.hash.in_(named), blobs.c.hash == tools_hash)

@@ -23,7 +23,7 @@ from hermes_worker.api.owners import ActsFor
 from hermes_worker.broker.queue import NoBroker
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import KeyScope, Principal
-from hermes_worker.features.retention.build import remove_files_here
+from hermes_worker.features.retention.build import build_pruner, remove_files_here
 from hermes_worker.features.retention.erasure_rows import (
     ErasureHeld,
     ErasureNotFound,
@@ -65,6 +65,8 @@ _NAMED_MAX = 1_000
 _Word = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
 _Words = Annotated[list[_Word], Field(max_length=_NAMED_MAX)]
 _NOT_REACHED = "the broker did not answer: previews there go within ten minutes by themselves"
+
+_NOT_STORED = "object storage did not answer: workers remove objects there later; nobody can read them any more"
 
 
 class Whom(BaseModel):
@@ -143,7 +145,7 @@ async def _resolve_subject(
 
 
 def _rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
-    return (row.to_json() for row in export_rows(context.client.database, tenant, person))
+    return (row.to_json() for row in export_rows(context.client.database, tenant, person, context.client.contents))
 
 
 @router.post("/erasures/foretold", responses=schema.declare_errors(404))
@@ -267,8 +269,9 @@ def _work(context: ApiContext, every: Erasures, erasure: RunningErasure) -> Eras
                 return ErasureWork(done=False, did=did, open_runs=[], waits_for=None, receipt=None)
         removed = remove_files_here(context.client.settings.home, erasure.tenant, erasure.sessions, erasure.jobs)
         previews, not_reached = _forget(context, every.list_deleted_run_ids(erasure))
-        more = {**removed, **({"previews": previews} if previews else {})}
-        receipt = every.finish(erasure, more=more, not_reached=not_reached)
+        stored, not_reached_either = _remove_stored(context, erasure)
+        more = Counter(removed) + Counter(workspaces=stored, previews=previews)
+        receipt = every.finish(erasure, more=more, not_reached=(*not_reached, *not_reached_either))
     except NotYetErased as error:
         return ErasureWork(done=False, did=did, open_runs=[], waits_for=str(error), receipt=None)
     return ErasureWork(done=True, did=did, open_runs=[], waits_for=None, receipt=receipt.build_document())
@@ -282,6 +285,17 @@ def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[
         return 0, ()
     except (redis.RedisError, OSError):
         return 0, (_NOT_REACHED,)
+
+
+def _remove_stored(context: ApiContext, erasure: RunningErasure) -> tuple[int, Sequence[str]]:
+    """Remove workspaces in object storage, but for those in which a fork of somebody else works. What cannot be reached
+    now cannot be read any more, and workers remove it later."""
+    target = context.client.objects.target
+    if target is None:
+        return 0, ()
+    pruner = build_pruner(context.client.database, context.client.settings)
+    removed = target.remove_named(erasure.tenant, pruner.find_expired_workspaces(erasure.tenant, erasure.sessions))
+    return (0, (_NOT_STORED,)) if removed is None else (removed, ())
 
 
 # --- afterwards ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,7 @@ from hermes_worker.features.retention.selection_rows import (
     select_rows,
     split_into_parts,
 )
+from hermes_worker.store.artifacts.contents import ContentStore, RowContents
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import (
     api_keys,
@@ -121,7 +123,9 @@ def count_rows(connection: Connection, selected: SelectedRows) -> Counter[str]:
     return +found
 
 
-def export_rows(database: Database, tenant: str, person: Person) -> Iterator[ExportedRow]:
+def export_rows(
+    database: Database, tenant: str, person: Person, contents: ContentStore | None = None
+) -> Iterator[ExportedRow]:
     """Yield every row, from one snapshot, in an order in which a row comes before those that name it. Raises
     ``NobodyNamed``."""
     with database.snapshot() as connection:
@@ -132,7 +136,7 @@ def export_rows(database: Database, tenant: str, person: Person) -> Iterator[Exp
             wanted = sa.select(*told).where(where).order_by(*table.primary_key.columns)
             for row in connection.execution_options(yield_per=AT_ONCE).execute(wanted).mappings():
                 yield ExportedRow(kind=table.name, row=dict(row))
-        yield from _export_blobs(connection, selected)
+        yield from _export_blobs(connection, selected, contents or RowContents(database))
         yield from _export_audit(connection, selected)
 
 
@@ -146,20 +150,22 @@ def _export_audit(connection: Connection, selected: SelectedRows) -> Iterator[Ex
         yield ExportedRow(kind=audit_log.name, row=dict(row))
 
 
-def _export_blobs(connection: Connection, selected: SelectedRows) -> Iterator[ExportedRow]:
+def _export_blobs(connection: Connection, selected: SelectedRows, contents: ContentStore) -> Iterator[ExportedRow]:
     """Long texts of messages, and the files that runs left, as Base64."""
     told: set[str] = set()
-    named = [
+    texts = [
         sa.select(messages.c.blob_hash).where(messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None))
         for part in split_into_parts(selected.sessions)
     ]
-    named += [
+    files = [
         sa.select(artifacts.c.blob_hash).where(artifacts.c.run_pk.in_(part))
         for part in split_into_parts(list_runs(connection, selected.roots))
     ]
-    for wanted in named:
+    for wanted in (*texts, *files):
         for digest in connection.execute(wanted.distinct()).scalars().all():
             if digest is not None and digest not in told:
                 told.add(digest)
                 body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == digest)).scalar_one()
+                if any(wanted is each for each in files):
+                    body = base64.b64encode(contents.load(selected.tenant, digest, body)).decode()
                 yield ExportedRow(kind=blobs.name, row={"hash": digest, "body": body})

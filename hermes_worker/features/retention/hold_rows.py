@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.features.retention.rules import RetentionKind, RetentionRule, parse_rule
+from hermes_worker.core.retention_rules import RetentionKind, RetentionRule, parse_rule
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_rows, select_columns

@@ -17,10 +17,10 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
+from hermes_worker.core.retention_rules import InvalidRule, RetentionKind, RetentionRule, parse_rule
 from hermes_worker.features.retention.build import build_pruner, build_retention_rules, prune_files_here
 from hermes_worker.features.retention.hold_rows import HoldNotFound, LegalHold, Retention
 from hermes_worker.features.retention.rows import Pruned, record_prune
-from hermes_worker.features.retention.rules import InvalidRule, RetentionKind, RetentionRule, parse_rule
 from hermes_worker.features.retention.schema import (
     HoldList,
     HoldReleased,

@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker import installed
 from hermes_worker.core.home_paths import strip_said
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.retention_rules import COUNTABLE, RetentionKind, RetentionRule
 from hermes_worker.features.retention import deleting_rows as deleting
 from hermes_worker.features.retention.fact_rows import (
     find_held_runs,
@@ -32,14 +33,7 @@ from hermes_worker.features.retention.fact_rows import (
     load_sessions,
 )
 from hermes_worker.features.retention.hold_rows import Holds, list_tenants, load_holds, load_rules
-from hermes_worker.features.retention.rules import (
-    COUNTABLE,
-    RetentionKind,
-    RetentionRule,
-    compute_cutoff,
-    is_session_expired,
-    may_delete_chain,
-)
+from hermes_worker.features.retention.rules import compute_cutoff, is_session_expired, may_delete_chain
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns

@@ -18,7 +18,7 @@ from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.short_ids import complete_id, complete_session_id
-from hermes_worker.features.retention.rules import RetentionKind, parse_kind, parse_rule
+from hermes_worker.core.retention_rules import RetentionKind, parse_kind, parse_rule
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from hermes_worker import installed
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.retention_rules import RetentionKind
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import RetentionKind
 from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
 from hermes_worker.tasks.jobs.data import remove_job_data
 from hermes_worker.tasks.jobs.outputs import prune_outputs
