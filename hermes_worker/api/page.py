@@ -7,6 +7,7 @@ to this machine), no other page may frame it, and it runs no script but its own 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import ipaddress
 import re
@@ -42,6 +43,8 @@ _AUTHORITY = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/@]+))(
 @dataclass(frozen=True, slots=True)
 class _PageFile:
     content: bytes
+    packed: bytes
+    """The content, compressed with gzip."""
     kind: str
     tag: str
     """The ETag: it changes with the content."""
@@ -63,7 +66,8 @@ def _files_below(folder: Traversable, prefix: str) -> list[tuple[str, _PageFile]
         elif kind is not None:
             content = each.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-            found.append((f"{prefix}{each.name}", _PageFile(content, kind, tag)))
+            packed = gzip.compress(content, mtime=0)
+            found.append((f"{prefix}{each.name}", _PageFile(content, packed, kind, tag)))
     return found
 
 
@@ -96,11 +100,19 @@ class PageFiles:
         if not self._hosts.is_known(headers):
             await _foreign_host().response(scope, receive, send)
             return
-        kept = {"Cache-Control": "no-cache", "ETag": file.tag, "Content-Security-Policy": page_policy()}
+        kept = {
+            "Cache-Control": "no-cache",
+            "ETag": file.tag,
+            "Content-Security-Policy": page_policy(),
+            "Vary": "Accept-Encoding",
+        }
         if headers.get("if-none-match") == file.tag:
             await Response(status_code=304, headers=kept)(scope, receive, send)
             return
-        content = file.content if scope["method"] == "GET" else b""
+        content = file.content
+        if "gzip" in headers.get("accept-encoding", ""):
+            content, kept["Content-Encoding"] = file.packed, "gzip"
+        content = content if scope["method"] == "GET" else b""
         kept |= {"Content-Type": file.kind, "Cross-Origin-Opener-Policy": "same-origin"}
         await Response(content, headers=kept)(scope, receive, send)
 

@@ -1,5 +1,5 @@
-// Who may come in: keys, and for operators the tenants.
-import { age, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, user, useState, visible } from "./core.js";
+// Who may come in: keys, and for operators the tenants with what they may use.
+import { age, Ago, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, user, useState, visible } from "./core.js";
 import { usePoll } from "./live.js";
 
 const SCOPES = ["runs:read", "runs:write", "approve", "jobs", "memory", "ops:read", "admin"];
@@ -57,4 +57,39 @@ function NewKey({ tenant, done, failed }) {
 function Shown({ made, close }) {
   return html`<${Dialog} title=${`The key of ${brief(made.holder)}`} close=${close}>${(dismiss) => html`<p>It is shown this once. Hand it over on a safe way.</p>
     <pre tabindex="0">${visible(made.key)}</pre><div class="row"><button class="main" onClick=${dismiss}>I have it</button></div>`}</${Dialog}>`;
+}
+
+const LIMITS = { runs: "Runs at work", queued: "Runs that wait", submits_per_min: "Submissions a minute", tokens_per_day: "Tokens a day", tokens_per_month: "Tokens a month", usd_per_day: "Dollars a day", usd_per_month: "Dollars a month" };
+
+export function Tenants() {
+  const { data, error, again } = usePoll(() => ask("GET", "v1/tenants"), 8000, [], { lists: ["audit", "runs"], leastMs: 4000 });
+  const name = useField(), [refusal, setRefusal] = useState(null), [ending, setEnding] = useState(null), [open, setOpen] = useState(null);
+  const act = async (path, body, done) => {
+    try { await ask("POST", path, { body }); setRefusal(null); done?.(); } catch (wrong) { setRefusal(wrong); }
+    again();
+  };
+  const of = (tenant) => `v1/tenants/${encodeURIComponent(tenant)}`;
+  return html`<header><h1>Tenants</h1></header><${Notice} error=${refusal ?? error} />
+    ${ending && html`<${Confirm} title="Disable this tenant?" yes=${() => { act(`${of(ending)}/disable`, {}); setEnding(null); }} no=${() => setEnding(null)}><p>The keys and routes of <span class="mono">${brief(ending)}</span> are refused, and its schedule holds. What is at work ends by itself.</p></${Confirm}>`}
+    <section class="panel">${may("admin") && html`<form class="filters" onSubmit=${(event) => { event.preventDefault(); act("v1/tenants", { name: name.value.trim() }, () => name.set("")); }}><div><label for="tenant-name">A tenant called</label><input id="tenant-name" required maxlength="60" autocomplete="off" ...${name.bind} /></div><button class="main">Make it</button></form>`}
+      ${data?.data.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Tenants"><thead><tr><th>State</th><th>Tenant</th><th class="num">Keys</th><th class="num">Runs</th><th class="num">Since</th><th><span class="hidden">Actions</span></th></tr></thead>
+        <tbody>${data.data.map((each) => html`<tr key=${each.name}><td><${State} of=${each.disabled_at ? "disabled" : "enabled"} /></td><td>${brief(each.name)}</td><td class="num">${number(each.keys)}</td><td class="num">${number(each.runs)}</td><td class="num"><${Ago} at=${each.created_at} /></td>
+          <td class="actions"><button aria-expanded=${open === each.name} onClick=${() => setOpen(open === each.name ? null : each.name)}>Limits</button> ${may("admin") && (each.disabled_at ? html`<button onClick=${() => act(`${of(each.name)}/enable`)}>Enable</button>` : html`<button class="danger" onClick=${() => setEnding(each.name)}>Disable</button>`)}</td></tr>`)}</tbody></table></div>`}</section>
+    ${open && html`<${Limits} key=${open} tenant=${open} />`}`;
+}
+
+/** What a tenant may use. An empty field is no limit. */
+function Limits({ tenant }) {
+  const place = `v1/tenants/${encodeURIComponent(tenant)}/limits`;
+  const { data, error, again } = usePoll(() => ask("GET", place), 30000, [tenant]);
+  const [changed, setChanged] = useState({}), [said, setSaid] = useState(null);
+  const send = async (event) => {
+    event.preventDefault();
+    const limits = Object.fromEntries(Object.entries(changed).map(([key, value]) => [key, value === "" ? null : { at_most: Number(value), waits: data.limits[key]?.waits ?? true }]));
+    try { await ask("PATCH", place, { body: { limits } }); setChanged({}); setSaid(null); } catch (wrong) { setSaid(wrong); }
+    again();
+  };
+  return html`<section class="panel" aria-label="Limits"><header><h2>Limits of ${brief(tenant)}</h2><span class="soft">what is beyond them waits</span></header><${Notice} error=${said ?? error} />
+    ${data && html`<form class="filters" onSubmit=${send}>${Object.entries(LIMITS).map(([key, label]) => html`<div key=${key}><label for=${`limit-${key}`}>${label}</label><input id=${`limit-${key}`} type="number" min="0" step="any" placeholder="no limit" value=${changed[key] ?? data.limits[key]?.at_most ?? ""} onInput=${(event) => setChanged({ ...changed, [key]: event.target.value })} /></div>`)}
+      ${may("admin") && html`<button class="main" disabled=${!Object.keys(changed).length}>Save</button>`}</form>`}</section>`;
 }

@@ -1,11 +1,11 @@
 // What all views share: HTML by htm, the API, the address, and words for times and numbers.
 // Every text from outside becomes a text node. Nothing here makes HTML from a string, and Trusted Types forbid it.
 import { h, render } from "preact";
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import htm from "htm";
 
 export const html = htm.bind(h);
-export { render, useCallback, useEffect, useRef, useState };
+export { render, useCallback, useEffect, useMemo, useRef, useState };
 
 const BASE = new URL(".", document.baseURI);
 export const basePath = BASE.pathname;
@@ -120,7 +120,21 @@ export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
     all.isAtEnd = scrollTop + clientHeight >= scrollHeight - AT_END_PX;
     if (now.from < all.from || now.to > all.to) draw((n) => n + 1);
   };
-  return { ...range, box, onScroll };
+  /** Bring a row into sight. Where it stands is a guess until it is drawn, so it is looked at again then. */
+  const show = (n) => {
+    if (n < 0 || !box.current) return;
+    all.isAtEnd = false;
+    const usual = all.known ? all.sum / all.known : guessPx;
+    let y = all.lead;
+    for (let each = 0; each < n; each++) y += all.heights[each] ?? usual;
+    box.current.scrollTop = y - 40;
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+      const row = box.current?.querySelector(`[data-n="${n}"]`);
+      row?.scrollIntoView({ block: "nearest" });
+      (row?.querySelector("summary") ?? row)?.focus();
+    }));
+  };
+  return { ...range, box, onScroll, show };
 }
 
 /** The room of rows that are not drawn. */
@@ -197,17 +211,29 @@ export function age(at, now = Date.now() / 1000) {
 
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  return seconds < 10 ? `${seconds.toFixed(1)}s` : seconds < 60 ? `${Math.round(seconds)}s` : seconds < 3600 ? `${Math.floor(seconds / 60)}m ${Math.floor(seconds % 60)}s` : `${Math.floor(seconds / 3600)}h ${Math.floor((seconds % 3600) / 60)}m`;
+  const whole = Math.floor(seconds), of = (big, small, more, less) => `${Math.floor(whole / big)}${more} ${Math.floor((whole % big) / small)}${less}`;
+  return seconds < 10 ? `${seconds.toFixed(1)}s` : seconds < 60 ? `${Math.round(seconds)}s` : seconds < 3600 ? of(60, 1, "m", "s") : seconds < 86400 ? of(3600, 60, "h", "m") : of(86400, 3600, "d", "h");
 }
+
+/** How long ago something was, and on demand when exactly. */
+export function Ago({ at }) {
+  return html`<time title=${when(at)}>${age(at)}</time>`;
+}
+
+export const bytes = (n) => (n < 1000 ? `${n} B` : n < 1e6 ? `${(n / 1000).toFixed(1)} kB` : `${(n / 1e6).toFixed(1)} MB`);
 
 export const when = (at) => (at ? new Date(at * 1000).toLocaleString() : "–");
 export const clock = (at) => (at ? new Date(at * 1000).toLocaleTimeString() : "");
+/** The time of day, as short as it can be. */
+export const hour = (at) => (at ? new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }) : "");
 export const number = (n) => (n === null || n === undefined ? "–" : n.toLocaleString());
 export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
+/** What a run cost. Where its price is not known, nothing is made up. */
+export const money = (run) => (run.estimated_cost_usd === null || run.estimated_cost_usd === undefined ? (run.usage?.total_tokens ? "no price known" : "–") : dollars(run.estimated_cost_usd));
 export const short = (id) => (id && id.length > 16 ? `${visible(id.slice(0, 12))}…` : visible(id));
 
 /** Characters that would change how the text around them is read, or that nobody sees (core/unseen.py). */
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad-\u00ad\u034f-\u034f\u061c-\u061c\u115f-\u1160\u17b4-\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800-\u2800\u3164-\u3164\ufe00-\ufe0f\ufeff-\ufeff\uffa0-\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/u;
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad-\u00ad\u034f-\u034f\u061c-\u061c\u115f-\u1160\u17b4-\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800-\u2800\u3164-\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff-\ufeff\uffa0-\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/u;
 /** What joins emoji, chooses how one looks, or belongs to a flag. */
 const OF_EMOJI = /(?<=\p{Extended_Pictographic}[\ufe0e\ufe0f]?)\u200d(?=\p{Extended_Pictographic})|(?<=\p{Extended_Pictographic})[\ufe0e\ufe0f]|[\ufe0e\ufe0f](?=\u20e3)|(?<=\u{1f3f4}[\u{e0000}-\u{e007f}]{0,6})[\u{e0000}-\u{e007f}]/u;
 const MARKS = new RegExp(`${OF_EMOJI.source}|(${UNSEEN.source})`, "gu");
@@ -230,9 +256,9 @@ export function brief(text) {
 const KINDS = {
   __proto__: null,
   completed: "good", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
-  failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad", deny: "bad",
+  failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad", deny: "bad", refused: "bad",
   once: "good", session: "good", always: "good", answered: "good",
-  waiting_for_approval: "wait", waiting_for_input: "wait", waiting_for_capacity: "wait", paused: "wait",
+  waiting_for_approval: "wait", waiting_for_input: "wait", waiting: "wait", approved: "good", ready: "good", usable: "good", enabled: "good", new: "wait", waiting_for_capacity: "wait", paused: "wait",
 };
 
 export const kindOf = (status) => KINDS[status] ?? "";
@@ -250,6 +276,11 @@ export function Text({ of, mono, whole = false }) {
   const part = isWhole ? text : text.slice(0, TEXT_MAX);
   const more = text.length > part.length && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`;
   return mono ? html`<pre tabindex="0">${visible(part)}</pre>${more}` : html`<div class="text">${visible(part)}</div>${more}`;
+}
+
+/** An empty list, and what would fill it. */
+export function Empty({ children, next }) {
+  return html`<div class="empty"><div>${children}</div>${next && html`<div class="next">${next}</div>`}</div>`;
 }
 
 export function Notice({ error, children }) {

@@ -48,7 +48,7 @@ function Picture({ nodes, id }) {
       box.current.querySelector(`[data-run="${CSS.escape(found)}"]`).focus();
     };
     const dot = ({ run, level }) => {
-      const { x, y } = places.get(run.run_id), words = `${short(run.run_id)}, ${brief(run.status).replaceAll("_", " ")}, level ${level}`;
+      const { x, y } = places.get(run.run_id), words = `${brief(run.title ?? short(run.run_id))}, ${brief(run.status).replaceAll("_", " ")}, level ${level}`;
       const took = run.started_at && run.finished_at ? `, ${span(run.finished_at - run.started_at)}` : "";
       return html`<a key=${run.run_id} data-run=${run.run_id} class=${`dot ${kindOf(run.status)}`} href=${to("runs", run.run_id)} tabindex=${run.run_id === current ? 0 : -1} aria-current=${run.run_id === id ? "page" : undefined}
         aria-label=${words} title=${`${words}${took}, ${dollars(run.estimated_cost_usd)}`} style=${{ left: `${x}px`, top: `${y}px` }}></a>`;

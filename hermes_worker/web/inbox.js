@@ -1,5 +1,6 @@
 // Approvals and questions: one inbox, and who was first.
-import { age, ask, brief, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useRef, user, useState, visible, visibleJson } from "./core.js";
+import { age, Ago, ask, brief, Empty, everybodys, html, may, Notice, Older, short, span, State, Text, to, useEffect, useField, useRef, user, useState, visible, visibleJson } from "./core.js";
+import { differing } from "./markdown.js";
 import { useOlder } from "./live.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
@@ -19,13 +20,58 @@ export function Inbox({ waiting }) {
     // Somebody else was faster, or the run was stopped: say it, rather than let the question vanish.
     for (const wait of gone.slice(0, TOLD_MAX)) winner(wait).then((what) => told({ time: new Date().toLocaleTimeString(), text: `${wait.tool}: ${what}` }));
   }, [data]);
-  return html`<header><h1>Inbox</h1></header><${Notice} error=${error} />
+  return html`<header><h1>Inbox</h1><span class="soft desktop"><kbd>j</kbd> <kbd>k</kbd> move, <kbd>a</kbd> allows, <kbd>d</kbd> denies</span><span class="grow"></span><${Notified} /></header><${Notice} error=${error} />
     <section class="panel" aria-label="Open questions">
-      ${data && !data.data.length && html`<div class="empty">Nobody is asked anything.</div>`}
-      ${data?.data.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} told=${told} mine=${mine.current} />`)}</section>
+      ${data && !data.data.length && html`<${Empty} next="When a run wants to do something dangerous, or needs to know something, it asks here.">Nobody is asked anything.</${Empty}>`}
+      ${grouped(data?.data ?? []).map((wait, n, all) => html`${wait.run_id !== all[n - 1]?.run_id && html`<${Asker} key=${`of ${wait.run_id}`} wait=${wait} waits=${all.filter((each) => each.run_id === wait.run_id)} again=${again} told=${told} mine=${mine.current} />`}
+        <${Waiting} key=${wait.id} wait=${wait} again=${again} told=${told} mine=${mine.current} isTitled />`)}</section>
     ${outcomes.length > 0 && html`<section class="panel"><header><h2>Answered</h2></header>
       <ul class="talk" role="status">${outcomes.map((each) => html`<li><span class="when">${each.time}</span><span>${visible(each.text)}</span></li>`)}</ul></section>`}
     <${History} />`;
+}
+
+/** The questions of one run stand together, in the order in which the first of each was asked. */
+function grouped(waits) {
+  const first = new Map();
+  for (const wait of waits) if (!first.has(wait.run_id)) first.set(wait.run_id, first.size);
+  return [...waits].sort((a, b) => first.get(a.run_id) - first.get(b.run_id) || a.id - b.id);
+}
+
+const titles = new Map();
+const TITLES_MAX = 2000;
+
+/** The title of a run, asked once. */
+export function useTitle(id, isOurs = true) {
+  const [title, setTitle] = useState(titles.get(id) ?? null);
+  useEffect(() => {
+    if (!isOurs || titles.has(id)) return void setTitle(titles.get(id) ?? null);
+    if (titles.size > TITLES_MAX) titles.clear();
+    titles.set(id, null);
+    ask("GET", `v1/runs/${encodeURIComponent(id)}`).then((run) => { titles.set(id, run.title ?? null); setTitle(run.title ?? null); }, () => titles.delete(id));
+  }, [id, isOurs]);
+  return title;
+}
+
+/** Which run asks, and all that it asks answered at once where it asks more than one thing. */
+function Asker({ wait, waits, again, told, mine }) {
+  const isOurs = wait.tenant === user().tenant, title = useTitle(wait.run_id, isOurs), [said, setSaid] = useState(null);
+  const approvals = waits.filter((each) => each.kind === "approval");
+  const all = async (choice) => {
+    approvals.forEach((each) => mine.add(each.id));
+    try {
+      await ask("POST", `v1/runs/${wait.run_id}/approval`, { body: { choice, all: true, wait_ids: approvals.map((each) => each.id) } });
+      told({ time: new Date().toLocaleTimeString(), text: `${approvals.length} calls: you chose ${choice}` });
+    } catch (refusal) { setSaid(refusal.message); again(); }
+  };
+  return html`<h2 class="asker">${isOurs ? html`<a href=${to("runs", wait.run_id)}>${brief(title ?? "A run")}</a>` : html`<span>A run of another tenant</span>`} <span class="soft mono">${short(wait.run_id)}</span>
+    ${isOurs && may("approve") && approvals.length > 1 && html`<span class="row"><button onClick=${() => all("once")}>Allow all ${approvals.length} once</button><button class="danger" onClick=${() => all("deny")}>Deny all</button></span>`}${said && html`<span role="status">${visible(said)}</span>`}</h2>`;
+}
+
+/** Browsers tell of questions when somebody wants that, and while the page is open. */
+function Notified() {
+  const [state, setState] = useState(globalThis.Notification?.permission);
+  if (!globalThis.Notification || !isSecureContext || state === "denied") return null;
+  return state === "granted" ? html`<span class="soft">This browser notifies you.</span>` : html`<button onClick=${() => Notification.requestPermission().then(setState)}>Notify me</button>`;
 }
 
 const PERMITTED = { __proto__: null, session: "in its session", always: "always" };
@@ -38,7 +84,7 @@ function History() {
     <tbody>${rows.map((each) => html`<tr key=${each.id}><td><${State} of=${each.outcome} /></td>
       <td><span class="mono">${brief(each.tool)}</span> ${brief(each.command ?? each.question ?? each.description)}</td><td class="mono nowrap"><a href=${to("runs", each.run_id)}>${short(each.run_id)}</a> ${visible(each.call)}</td>
       <td>${brief(each.by ?? "–")}</td><td>${brief(each.reason ?? "")}</td><td>${each.permits !== null && html`<span class="mono">${brief(each.permits)}</span> ${PERMITTED[each.outcome]}`}</td>
-      <td class="num">${span(each.closed_at - each.created_at)}</td><td class="num">${age(each.closed_at)}</td></tr>`)}</tbody></table></div><${Older} more=${more} /></section>`}`;
+      <td class="num">${span(each.closed_at - each.created_at)}</td><td class="num"><${Ago} at=${each.closed_at} /></td></tr>`)}</tbody></table></div><${Older} more=${more} /></section>`}`;
 }
 
 /** Who answered before us, and what. */
@@ -49,7 +95,13 @@ async function winner(wait) {
   return `It is not asked any more${found ? `: ${found.outcome.replaceAll("_", " ")}` : ""}.`;
 }
 
-export function Waiting({ wait, again, told, mine }) {
+/** What is asked, whole: a difference in its colours, and everything else as it would run. */
+function Asked({ wait }) {
+  if (!wait.command) return null;
+  return /^(\*\*\* Begin Patch|--- |diff )/m.test(wait.command) ? html`<pre tabindex="0" class="diff">${differing(visible(wait.command))}</pre>` : html`<${Text} of=${wait.command} mono whole />`;
+}
+
+export function Waiting({ wait, again, told, mine, isTitled, isHere }) {
   const reason = useField(), text = useField();
   const [changed, setChanged] = useState(null);
   const [said, setSaid] = useState(null);
@@ -87,18 +139,20 @@ export function Waiting({ wait, again, told, mine }) {
       setChanged(visibleJson(JSON.parse(call.function.arguments)));
     } catch (refusal) { setSaid(refusal.message); }
   };
-  const isOurs = wait.tenant === user().tenant;
+  const isOurs = wait.tenant === user().tenant, title = useTitle(wait.run_id, isOurs && !isTitled && !isHere);
   const mayAnswer = isOurs && (isApproval ? may("approve") : may("runs:write"));
   const keys = wait.pattern_keys?.length ? wait.pattern_keys : wait.pattern_key ? [wait.pattern_key] : [];
   const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
-  return html`<article class="ask" aria-label=${`${wait.kind} of ${wait.run_id}`}>
-    <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono" title="What this question is called in chats">${wait.code}</span><span class="mono">${visible(wait.tool)}</span>
-      ${isOurs ? html`<a class="mono" href=${to("runs", wait.run_id)}>${short(wait.run_id)}</a>` : html`<span class="mono">${short(wait.run_id)}</span><span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
-      <span class="soft">waits ${age(wait.created_at)}${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
-    ${wait.description && html`<p>${visible(wait.description)}</p>`}
-    ${wait.command && html`<${Text} of=${wait.command} mono whole />`}
+  return html`<article class="ask" tabindex="-1" aria-label=${`${wait.kind} of ${wait.run_id}`}>
+    <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
+      ${!isTitled && !isHere && isOurs && html`<a href=${to("runs", wait.run_id)}>${brief(title ?? short(wait.run_id))}</a>`}${!isOurs && html`<span class="mono">${short(wait.run_id)}</span><span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
+      <span class="soft mono" title="What this question is called in chats">${wait.code}</span><span class="soft">waits <${Ago} at=${wait.created_at} />${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
+    ${wait.description && html`<p><span class="soft">Why it is asked: </span>${visible(wait.description)}</p>`}
+    ${keys.length > 0 && html`<p class="dangers">${keys.map((key) => html`<span class="tag bad">${visible(key)}</span>`)}</p>`}
+    <${Asked} wait=${wait} />
     ${wait.question && html`<${Text} of=${wait.question} whole />`}
     ${isApproval && keys.length > 0 && choices.includes("always") && html`<p class="soft">Allowed in the session or always, nobody is asked about <span class="mono">${visible(keys.join("; "))}</span> any more.</p>`}
+    ${mayAnswer && html`<p class="soft">${isApproval ? "On no, it does not run: the agent reads your reason and goes on without it." : "Your words go to the agent as they are."}${wait.expires_at ? ` Without an answer ${isApproval ? "it is denied" : "the agent goes on"} ${age(wait.expires_at)}.` : " Without an answer it waits."}</p>`}
     ${!isOurs && html`<p class="soft">A key of the tenant ${brief(wait.tenant)} answers this.</p>`}
     ${mayAnswer && isApproval && html`<div class="row">
       ${choices.map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}</button>`)}

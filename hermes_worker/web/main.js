@@ -1,10 +1,14 @@
 // The page: who is let in, the navigation, and which view the address asks for.
-import { ask, basePath, brief, Dialog, everybodys, html, may, Notice, render, setUser, useEffect, useField, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
+import { ask, basePath, brief, everybodys, html, may, Notice, render, setUser, useEffect, useField, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
 import { usePoll } from "./live.js";
-import { Deliveries, Fleet, Schedule, Audit } from "./operations.js";
-import { Access } from "./access.js";
+import { Deliveries, Fleet, Audit } from "./operations.js";
+import { Access, Tenants } from "./access.js";
+import { Compare } from "./compare.js";
 import { Gateway } from "./gateway.js";
 import { Inbox } from "./inbox.js";
+import { Schedule } from "./jobs.js";
+import { Help, Palette, useKeys } from "./keys.js";
+import { Batches, McpServers, Memory, Replays, Skills, Webhooks } from "./knowledge.js";
 import { Money } from "./money.js";
 import { Now, Runs } from "./runs.js";
 import { Run } from "./run.js";
@@ -13,16 +17,23 @@ import { Settings } from "./settings.js";
 
 const VIEWS = [
   { path: "", title: "Now", keys: "n", of: Now },
-  { path: "runs", title: "Runs", keys: "r", of: Runs },
   { path: "inbox", title: "Inbox", keys: "i", of: Inbox },
   { path: "sessions", title: "Sessions", keys: "s", of: Sessions },
+  { path: "runs", title: "Runs", keys: "r", of: Runs },
   { path: "schedule", title: "Schedule", keys: "j", of: Schedule, scope: "jobs" },
-  { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries },
-  { path: "money", title: "Money", keys: "m", of: Money },
-  { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
+  { path: "batches", title: "Batches", keys: "b", of: Batches, scope: "runs:write" },
+  { path: "replays", title: "Replays", keys: "y", of: Replays },
+  { path: "memory", title: "Memory", keys: "o", of: Memory, scope: "memory", group: "Knows" },
+  { path: "skills", title: "Skills", keys: "l", of: Skills },
+  { path: "mcp", title: "MCP servers", keys: "c", of: McpServers, scope: "admin" },
+  { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries, group: "Outside" },
+  { path: "webhooks", title: "Webhooks", keys: "h", of: Webhooks, scope: "admin" },
   { path: "gateway", title: "Gateway", keys: "w", of: Gateway, scope: "admin", operator: true },
-  { path: "settings", title: "Settings", keys: "e", of: Settings, scope: "admin", operator: true },
+  { path: "money", title: "Money", keys: "m", of: Money, group: "Operate" },
+  { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
+  { path: "tenants", title: "Tenants", keys: "t", of: Tenants, scope: "admin", operator: true },
   { path: "access", title: "Access", keys: "k", of: Access, scope: "admin" },
+  { path: "settings", title: "Settings", keys: "e", of: Settings, scope: "admin", operator: true },
   { path: "audit", title: "Audit", keys: "a", of: Audit, scope: "admin" },
 ];
 const offered = () => VIEWS.filter((view) => (!view.scope || may(view.scope)) && (!view.operator || user().is_operator));
@@ -50,31 +61,6 @@ function Login() {
   </form></section></main>`;
 }
 
-function Help({ close }) {
-  return html`<${Dialog} title="Keys" close=${close}>${(dismiss) => html`<dl>${offered().map((view) => html`<dt><kbd>g</kbd> <kbd>${view.keys}</kbd></dt><dd>${view.title}</dd>`)}
-      <dt><kbd>/</kbd></dt><dd>the first filter of the view</dd><dt><kbd>?</kbd></dt><dd>this list</dd></dl>
-    <p><button onClick=${dismiss}>Close</button></p>`}</${Dialog}>`;
-}
-
-function useKeys(setHelp) {
-  useEffect(() => {
-    let isGoing = false;
-    const pressed = (event) => {
-      if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-      const view = isGoing && offered().find((each) => each.keys === event.key);
-      isGoing = event.key === "g" && !isGoing;
-      if (view) location.hash = `#/${view.path}`;
-      else if (event.key === "?") setHelp(true);
-      else if (event.key === "/") {
-        event.preventDefault();
-        document.querySelector(".filters input, .filters select")?.focus();
-      }
-    };
-    addEventListener("keydown", pressed);
-    return () => removeEventListener("keydown", pressed);
-  }, []);
-}
-
 /** The questions that wait. A new one is said to whoever listens. */
 function useWaiting() {
   const asked = usePoll(() => ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }), 600, [], { lists: ["approvals"], sharedAs: "questions" });
@@ -85,41 +71,70 @@ function useWaiting() {
     if (!data) return;
     const last = Math.max(0, ...data.data.map((wait) => wait.id));
     const fresh = data.data.filter((wait) => newest.current !== null && wait.id > newest.current);
-    if (fresh.length) setSaid(`${fresh.length === 1 ? "A run asks" : `${fresh.length} runs ask`} for an answer: ${brief(fresh[0].tool)}.`);
+    if (fresh.length) {
+      const words = `${fresh.length === 1 ? "A run asks" : `${fresh.length} runs ask`} for an answer: ${brief(fresh[0].tool)}.`;
+      setSaid(words);
+      // The tabs of a browser share the tag: it notifies once.
+      if (globalThis.Notification?.permission === "granted" && document.hidden) new Notification("Hermes worker", { body: words, tag: "hermes-inbox" }).onclick = () => { focus(); location.hash = "#/inbox"; };
+    }
     newest.current = Math.max(last, newest.current ?? 0);
   }, [data]);
   return { ...asked, count: data?.data.length ?? 0, said };
 }
 
+/** On a phone a table is cards: each cell is told by the heading of its column. */
+function useLabels() {
+  useEffect(() => {
+    const narrow = matchMedia("(max-width: 46rem)");
+    let frame = 0;
+    const label = () => {
+      frame = 0;
+      for (const cell of document.querySelectorAll("main td:not([data-label])")) {
+        const head = cell.closest("table").tHead?.rows[0]?.cells[cell.cellIndex];
+        cell.dataset.label = head?.querySelector(".hidden") ? "" : head?.textContent ?? "";
+      }
+    };
+    const soon = () => { if (narrow.matches) frame ||= requestAnimationFrame(label); };
+    const watcher = new MutationObserver(soon);
+    watcher.observe(document.querySelector("main"), { childList: true, subtree: true });
+    narrow.addEventListener("change", soon);
+    soon();
+    return () => { watcher.disconnect(); narrow.removeEventListener("change", soon); cancelAnimationFrame(frame); };
+  }, []);
+}
+
 function Shell() {
   const route = useRoute();
-  const [help, setHelp] = useState(false);
+  const [over, show] = useState(null), [isMore, setMore] = useState(false);
   const waiting = useWaiting();
-  useKeys(setHelp);
-  const view = VIEWS.find((each) => each.path === (route.parts[0] ?? "")) ?? VIEWS[0];
-  const id = route.parts[1];
+  useKeys(offered, show);
+  useLabels();
+  const [path, id, other] = route.parts, isCompared = path === "compare" && id && other;
+  const view = isCompared ? VIEWS.find((each) => each.path === "runs") : VIEWS.find((each) => each.path === (path ?? "")) ?? VIEWS[0];
   const logOut = async () => {
     await ask("DELETE", "v1/page/login", { params: { path: basePath } }).catch(() => null);
     setUser(null);
   };
   // A bookmark keeps the filters of the address, and is called by them.
   const filters = [...route.query].map(([name, text]) => `${brief(name)} ${brief(text)}`).join(", ");
-  useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title}${filters && `: ${filters}`} · Hermes worker`; });
-  const shown = id && view.path === "runs" ? html`<${Run} key=${id} id=${id} />`
-    : id && view.path === "sessions" ? html`<${Session} key=${id} id=${id} />`
+  useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title}${filters && `: ${filters}`} · Hermes worker`; navigator.setAppBadge?.(waiting.count).catch(() => null); });
+  useEffect(() => setMore(false), [path, id]);
+  const shown = isCompared ? html`<${Compare} key=${`${id} ${other}`} first=${id} second=${other} />` : id && view.path === "runs" ? html`<${Run} key=${id} id=${id} />`
+    : id && view.path === "sessions" ? html`<${Session} key=${id} id=${id} query=${route.query} />`
     : html`<${view.of} query=${route.query} waiting=${waiting} />`;
   return html`<div class="shell">
     <a class="skip" href=${location.hash || "#/"} onClick=${(e) => { e.preventDefault(); document.querySelector("main").focus(); }}>To the content</a>
-    <nav class="side" aria-label="Views">
+    <nav class=${`side ${isMore ? "more" : ""}`} aria-label="Views">
       <a class="brand" href="#/"><img src="web/icon.svg" alt="" /><span>Hermes worker</span></a>
-      ${offered().map((each) => html`<a class="item" href=${`#/${each.path}`} aria-current=${each === view ? "page" : undefined}>
+      ${offered().map((each) => html`${each.group && html`<span class="group">${each.group}</span>`}<a class="item" href=${`#/${each.path}`} aria-current=${each === view ? "page" : undefined}>
         ${each.title}${each.path === "inbox" && waiting.count > 0 && html`<span class="count">${waiting.count}</span>`}</a>`)}
       <div class="who">${visible(user().tenant)} · ${visible(user().name)}<br />
-        <button class="plain" onClick=${() => setHelp(true)}>Keys <kbd>?</kbd></button><button class="plain" onClick=${logOut}>Log out</button></div>
+        <button class="plain" onClick=${() => show("palette")}>Find <kbd>p</kbd></button><button class="plain" onClick=${() => show("help")}>Keys <kbd>?</kbd></button><button class="plain" onClick=${logOut}>Log out</button></div>
+      <button class="unfold" aria-expanded=${isMore} onClick=${() => setMore(!isMore)}>${isMore ? "Less ▴" : "More ▾"}</button>
     </nav>
     <main tabindex="-1">${shown}</main>
     <div class="hidden" role="status" aria-live="polite">${waiting.said}</div>
-    ${help && html`<${Help} close=${() => setHelp(false)} />`}
+    ${over === "help" && html`<${Help} offered=${offered} close=${() => show(null)} />`}${over === "palette" && html`<${Palette} offered=${offered} close=${() => show(null)} />`}
   </div>`;
 }
 

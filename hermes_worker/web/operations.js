@@ -1,8 +1,9 @@
-// What operators look at: jobs, deliveries, the fleet, the audit log.
-import { age, ask, brief, Confirm, html, may, Notice, number, Older, short, span, State, to, useState, when } from "./core.js";
+// What operators look at: deliveries, the fleet, the audit log.
+import { age, Ago, ask, brief, Confirm, Empty, html, may, Notice, number, Older, short, span, State, to, useState, visible, when } from "./core.js";
+import { Markdown } from "./markdown.js";
 import { useOlder, usePoll } from "./live.js";
 
-function useActions(again) {
+export function useActions(again) {
   const [error, setError] = useState(null);
   const act = async (method, path) => {
     try { await ask(method, path); setError(null); } catch (refusal) { setError(refusal); }
@@ -11,60 +12,22 @@ function useActions(again) {
   return [act, error];
 }
 
-const DAYS = 7;
-
-/** The coming slots, day by day. A job that comes often is one line of its day. */
-function Calendar() {
-  const { data, error } = usePoll(() => ask("GET", "v1/slots", { params: { days: DAYS, limit: 1000 } }), 15000, [], { lists: ["jobs"] });
-  if (!data?.data.length) return html`<${Notice} error=${error} />`;
-  const days = new Map();
-  for (const slot of data.data) {
-    const day = new Date(slot.at * 1000).toLocaleDateString(undefined, { weekday: "short", day: "numeric", month: "short" });
-    if (!days.has(day)) days.set(day, new Map());
-    const jobs = days.get(day);
-    if (!jobs.has(slot.job_id)) jobs.set(slot.job_id, { name: slot.name, ats: [] });
-    jobs.get(slot.job_id).ats.push(slot.at);
-  }
-  const time = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  const times = (ats) => (ats.length > 3 ? `${time(ats[0])} to ${time(ats.at(-1))}, ${ats.length} times` : ats.map(time).join(", "));
-  return html`<section class="panel" aria-label="Calendar"><header><h2>Coming slots</h2><span class="soft">${data.has_more ? `the next ${number(data.data.length)}` : `of ${DAYS} days`}</span></header><div class="calendar">
-    ${[...days].map(([day, jobs]) => html`<div key=${day}><b>${day}</b><ul>${[...jobs].map(([id, job]) => html`<li key=${id}><a href=${`#/schedule?job=${encodeURIComponent(id)}`}>${brief(job.name)}</a> <span class="soft">${times(job.ats)}</span></li>`)}</ul></div>`)}</div></section>`;
-}
-
-/** What became of a job's slots. */
-function Ledger({ job }) {
-  const { data, error } = usePoll(() => ask("GET", `api/jobs/${encodeURIComponent(job)}/history`, { params: { limit: 100 } }), 5000, [job], { lists: ["jobs", "runs"], leastMs: 1000 });
-  if (!data) return html`<${Notice} error=${error} />`;
-  return html`<section class="panel"><header><h2>Slots of <span class="mono">${brief(job)}</span></h2><span class="grow"></span><a href="#/schedule">Close</a></header><${Notice} error=${error} />
-    ${!data.firings.length && html`<div class="empty">None of its slots has come.</div>`}
-    ${data.firings.length > 0 && html`<div class="scroll"><table aria-label="What became of its slots"><thead><tr><th>Outcome</th><th>Slot</th><th>Run</th><th>Its state</th><th>Why</th></tr></thead>
-      <tbody>${data.firings.map((each) => html`<tr key=${each.slot}><td><${State} of=${each.outcome} /></td><td class="nowrap">${when(each.slot)}</td><td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a>` : "–"}</td>
-        <td>${each.run_status && html`<${State} of=${each.run_status} />`}</td><td>${brief(each.reason ?? each.remark ?? "")}</td></tr>`)}</tbody></table></div>`}</section>`;
-}
-
-export function Schedule({ query }) {
-  const { data, error, again } = usePoll(() => ask("GET", "api/jobs", { params: { include_disabled: true } }), 3000, [], { lists: ["jobs"] });
-  const [act, refusal] = useActions(again);
-  const at = (text) => (text ? brief(typeof text === "number" ? when(text) : text) : "–");
-  return html`<header><h1>Schedule</h1></header><${Notice} error=${error ?? refusal} />${query.get("job") && html`<${Ledger} job=${query.get("job")} />`}<${Calendar} />
-    <section class="panel">${data && !data.jobs.length && html`<div class="empty">There is no job.</div>`}
-    ${data?.jobs.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Job</th><th>When</th><th>Next</th><th>Last</th><th><span class="hidden">Actions</span></th></tr></thead>
-      <tbody>${data.jobs.map((job) => html`<tr key=${job.id}><td><${State} of=${job.state ?? (job.enabled ? "scheduled" : "paused")} /></td>
-        <td>${brief(job.name)}<br /><a class="mono" href=${`#/runs?job=${encodeURIComponent(job.id)}`}>${short(job.id)}</a></td>
-        <td class="mono">${brief(job.schedule_display ?? JSON.stringify(job.schedule))}</td><td>${at(job.next_run_at)}</td><td>${at(job.last_run_at)} ${brief(job.last_status ?? "")}</td>
-        <td class="nowrap"><a href=${`#/schedule?job=${encodeURIComponent(job.id)}`}>Slots</a> <button onClick=${() => act("POST", `api/jobs/${job.id}/run`)}>Run now</button>
-          ${job.enabled ? html`<button onClick=${() => act("POST", `api/jobs/${job.id}/pause`)}>Pause</button>` : html`<button onClick=${() => act("POST", `api/jobs/${job.id}/resume`)}>Go on</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+/** The answer that was to be delivered, read when somebody opens it. */
+function Sent({ id }) {
+  const [run, setRun] = useState(null);
+  const opened = (event) => { if (event.target.open && !run) ask("GET", `v1/runs/${encodeURIComponent(id)}`).then(setRun, (error) => setRun({ error: error.message })); };
+  return html`<details onToggle=${opened}><summary class="soft">what was sent</summary>${run && html`<${Markdown} of=${run.output ?? run.error ?? "Nothing yet: the run has not ended."} />`}</details>`;
 }
 
 export function Deliveries() {
   const { data, error, again } = usePoll(() => ask("GET", "v1/deliveries", { params: { limit: 100 } }), 3000, [], { lists: ["deliveries"] });
   const [act, refusal] = useActions(again);
   return html`<header><h1>Deliveries</h1></header><${Notice} error=${error ?? refusal} />
-    <section class="panel">${data && !data.data.length && html`<div class="empty">Nothing was to be delivered.</div>`}
-    ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Target</th><th>Run</th><th class="num">Attempts</th><th class="num">Age</th><th>Error</th><th><span class="hidden">Actions</span></th></tr></thead>
+    <section class="panel">${data && !data.data.length && html`<${Empty} next="A run or a job with a target, such as a chat, a mail address or a URL, sends its answer there.">Nothing was to be delivered.</${Empty}>`}
+    ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Target</th><th>Run</th><th class="num">Attempts</th><th class="num">Age</th><th>The other side said</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${data.data.map((each) => html`<tr key=${each.delivery_id}><td><${State} of=${each.state} /></td><td>${brief(each.target)}</td>
-        <td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a>` : "–"}</td><td class="num">${each.attempts}${each.may_be_duplicate ? " ?" : ""}</td>
-        <td class="num">${age(each.created_at)}</td><td>${brief(each.error ?? "")}</td>
+        <td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a><${Sent} id=${each.run_id} />` : "–"}</td><td class="num">${each.attempts}${each.may_be_duplicate ? " ?" : ""}</td>
+        <td class="num"><${Ago} at=${each.created_at} /></td><td>${each.error ? html`${each.error_kind && html`<span class="tag bad">${brief(each.error_kind)}</span>`}${brief(each.error)}` : html`<span class="soft mono">${brief(each.receipt ?? "")}</span>`}${each.not_before && html` <span class="soft">again ${age(each.not_before)}</span>`}</td>
         <td>${may("runs:write") && ["failed", "abandoned"].includes(each.state) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 

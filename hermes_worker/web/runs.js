@@ -1,11 +1,14 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { age, ask, brief, Confirm, dollars, everybodys, html, LongTable, may, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { Ago, ask, brief, Confirm, dollars, Empty, everybodys, html, LongTable, may, money, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
 import { usePoll } from "./live.js";
 import { Waiting } from "./inbox.js";
 
 const OPEN = ["queued", "running", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused", "stopping"];
 const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
-const SOURCES = [["api", "API"], ["cli", "command line"], ["cron", "job"], ["webhook", "webhook"]];
+const SOURCES = [["api", "API"], ["cli", "command line"], ["cron", "job"], ["webhook", "webhook"], ["evaluation", "evaluation"]];
+// What somebody asked for. What a run did for itself stands below it, and is listed when it is asked for.
+const ASKED = ["request", "job", "follow_up"];
+const KINDS = [["every", "everything"], ["job", "scheduled"], ["child", "children"], ["follow_up", "background answers"], ["review", "reviews"]];
 const SHOWN_MAX = 400; // of an answer: a line of a list shows less
 const ENDED_BADLY = ["failed", "cancelled", "expired"];
 
@@ -18,21 +21,38 @@ function Why({ id }) {
 
 const WAITS = ["queued", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused"];
 
-export function RunTable({ runs, picked, pick, onEnd, onSeen }) {
-  if (!runs.length) return html`<div class="empty">No run fits.</div>`;
-  const row = (run, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>
-      ${pick && html`<td><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
+const MARKED = { __proto__: null, review: "review", child: "child", job: "scheduled", follow_up: "background" };
+
+/** Runs by what was asked. What one delegated is opened below it. */
+export function RunTable({ runs, picked, pick, onEnd, onSeen, empty }) {
+  const [below, setBelow] = useState(new Map());
+  if (!runs.length) return html`<${Empty} next=${empty ?? "Ask an agent something under Sessions, or schedule a job."}>No run fits.</${Empty}>`;
+  const flip = async (id) => {
+    if (below.has(id)) return setBelow((last) => { const next = new Map(last); next.delete(id); return next; });
+    const found = await ask("GET", "v1/runs", { params: { parent_run_id: id, limit: 100, output_chars: SHOWN_MAX } }).catch(() => ({ data: [] }));
+    setBelow((last) => new Map(last).set(id, found.data.reverse()));
+  };
+  const rows = [];
+  const list = (run, level, root) => {
+    rows.push({ run, level, root });
+    for (const child of below.get(run.run_id) ?? []) list(child, level + 1, root);
+  };
+  runs.forEach((run, n) => list(run, 0, n));
+  const row = ({ run, level }, n) => html`<tr key=${`${run.run_id} ${level}`} data-n=${n} aria-rowindex=${n + 2}>
+      ${pick && html`<td class="choose"><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
+      <td class="what" style=${level ? { paddingLeft: `${1 + level * 1.2}rem` } : undefined}><a class="one" href=${to("runs", run.run_id)} title=${run.run_id}>${level > 0 && "└ "}${brief(run.title ?? run.output ?? run.error ?? "A run without words")}</a>
+        <span class="line">${MARKED[run.kind] && html`<span class="tag">${MARKED[run.kind]}</span>`}${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span>
+          ${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${number(run.delegated)} ${run.delegated === 1 ? "child" : "children"}</button>`}</span></td>
       <td><${State} of=${run.status} />${WAITS.includes(run.status) && html`<${Why} id=${run.run_id} />`}</td>
-      <td class="mono nowrap"><a href=${to("runs", run.run_id)} title=${run.run_id}>${short(run.run_id)}</a></td>
-      <td><span class="one">${brief(run.title ?? run.output ?? run.error ?? run.session_id)}</span>
-        ${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span></td>
-      <td class="num">${run.iteration}<span class="soft">/${run.iterations_max}</span></td>
-      <td class="num">${age(run.created_at)}</td>
+      <td class="where">${run.session_title && run.session_title !== run.title && html`<span class="one soft">${brief(run.session_title)}</span>`}<span class="id">${short(run.run_id)}</span></td>
+      <td class="num">${run.iteration}<span class="of">/${run.iterations_max}</span></td>
+      <td class="num"><${Ago} at=${run.created_at} /></td>
       <td class="num">${run.started_at ? span((run.finished_at ?? Date.now() / 1000) - run.started_at) : "–"}</td>
       <td class="num">${number(run.usage?.total_tokens)}</td>
-      <td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`;
-  return html`<${LongTable} rows=${runs} columns=${pick ? 9 : 8} label="Runs" row=${row} onEnd=${onEnd} onSeen=${onSeen} head=${html`<tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
-    <th>Status</th><th>Run</th><th>What</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`} />`;
+      <td class="num">${money(run)}</td></tr>`;
+  const seen = onSeen && ((from, till) => onSeen(rows[from]?.root ?? 0, (rows[till - 1]?.root ?? -1) + 1));
+  return html`<${LongTable} rows=${rows} columns=${pick ? 9 : 8} label="Runs" row=${row} onEnd=${onEnd} onSeen=${seen} head=${html`<tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
+    <th>What</th><th>Status</th><th>Where</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`} />`;
 }
 
 async function readNow() {
@@ -66,7 +86,7 @@ export function Now() {
 }
 
 /** A filter whose text is the user's: the address follows it, and nothing changes it back. */
-export function Filter({ name, label, query, type = "text", list }) {
+export function Filter({ name, label, query, type = "text", list, any = "any" }) {
   const [value, setValue] = useState(query.get(name) ?? "");
   const timer = useRef(0);
   const changed = (event) => {
@@ -82,8 +102,14 @@ export function Filter({ name, label, query, type = "text", list }) {
   useEffect(() => () => clearTimeout(timer.current), []);
   const id = `filter-${name}`;
   return html`<div><label for=${id}>${label}</label>${list
-    ? html`<select id=${id} value=${value} onChange=${changed}><option value="">any</option>${list.map(([word, text]) => html`<option value=${word}>${text}</option>`)}</select>`
+    ? html`<select id=${id} value=${value} onChange=${changed}><option value="">${any}</option>${list.map(([word, text]) => html`<option value=${word}>${text}</option>`)}</select>`
     : html`<input id=${id} type=${type} value=${value} onInput=${changed} spellcheck="false" autocomplete="off" size="14" />`}</div>`;
+}
+
+/** By default what somebody asked for; below a parent, or of one that is named, everything. */
+function kindsOf(query) {
+  const kind = query.get("kind");
+  return kind ? (kind === "every" ? undefined : [kind]) : query.get("parent") || query.get("session") || query.get("source") || query.get("tag") ? undefined : ASKED;
 }
 
 function filtersOf(query) {
@@ -92,7 +118,7 @@ function filtersOf(query) {
   return {
     status: status === "open" ? OPEN : status || undefined,
     tag: query.get("tag"), model: query.get("model"), session_id: query.get("session"), job_id: query.get("job"),
-    source: query.get("source"), parent_run_id: query.get("parent"), text: query.get("text"),
+    kind: kindsOf(query), source: query.get("source"), parent_run_id: query.get("parent"), text: query.get("text"),
     min_cost_usd: Number(query.get("cost")) || undefined, max_cost_usd: Number(query.get("cost_to")) || undefined,
     created_after: hours > 0 ? Math.floor(Date.now() / 1000 - hours * 3600) : undefined,
   };
@@ -197,6 +223,12 @@ function Saved({ query, choose }) {
         <input aria-label="Name for these filters" placeholder="Name for these filters" required maxlength="60" ...${name.bind} /><button>Save</button></form>`}</div>`;
 }
 
+/** On a phone filters are folded until somebody wants them. */
+function Folded({ count, children }) {
+  const [isOpen, setOpen] = useState(() => !matchMedia("(max-width: 46rem)").matches);
+  return html`<details class="folded" open=${isOpen} onToggle=${(event) => setOpen(event.target.open)}><summary>Filters${count ? ` (${count})` : ""}</summary>${children}</details>`;
+}
+
 export function Runs({ query }) {
   const [picked, setPicked] = useState(new Set());
   const [given, setGiven] = useState(0); // how often filters came from elsewhere than their fields
@@ -208,15 +240,16 @@ export function Runs({ query }) {
   return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} query=${query} done=${() => { setPicked(new Set()); again(); }} /></header>
     <${Notice} error=${error} />
     <section class="panel">
-      <div class="filters" key=${given} role="search" aria-label="Filters of the list">
+      <${Folded} count=${[...query].length}><div class="filters" key=${given} role="search" aria-label="Filters of the list">
         <${Filter} name="text" label="Text" query=${query} />
         <${Filter} name="status" label="Status" query=${query} list=${[["open", "not ended"], ...STATUSES.map((word) => [word, word.replaceAll("_", " ")])]} />
+        <${Filter} name="kind" label="What" query=${query} list=${KINDS} any="asked for" />
         <${Filter} name="tag" label="Tag" query=${query} /><${Filter} name="model" label="Model" query=${query} />
         <${Filter} name="session" label="Session" query=${query} /><${Filter} name="job" label="Job" query=${query} />
         <${Filter} name="source" label="Source" query=${query} list=${SOURCES} /><${Filter} name="parent" label="Parent" query=${query} />
         <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} /><${Filter} name="cost_to" label="to ($)" type="number" query=${query} />
         <${Filter} name="hours" label="Accepted" query=${query} list=${[["1", "in the last hour"], ["24", "in the last day"], ["168", "in the last week"]]} />
-      </div><${Saved} query=${query} choose=${choose} />
+      </div><${Saved} query=${query} choose=${choose} /></${Folded}>
       ${isKnown && html`<${RunTable} key=${asked} runs=${rows} picked=${picked} pick=${may("runs:write") ? pick : undefined} onEnd=${more} onSeen=${onSeen} />`}
       ${cursor && html`<div class="pad"><button onClick=${more}>Show older runs</button></div>`}
     </section>`;

@@ -1,5 +1,6 @@
 // The tree that a run is in, against time, and the calls of one run with their attempts.
 import { ask, brief, clock, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible } from "./core.js";
+import { CallTexts } from "./conversation.js";
 import { Graph } from "./graph.js";
 import { usePoll } from "./live.js";
 
@@ -26,8 +27,9 @@ function Bar({ run, first, width, now }) {
   return html`<div class="lane" title=${`${clock(from)}, ${span(till - from)}`}><i class=${run.status === "failed" ? "bad" : run.started_at ? "" : "wait"} style=${{ left: part(from - first), width: part(till - from) }}></i></div>`;
 }
 
-export function Tree({ id, isOver }) {
-  const { data, error } = usePoll(() => ask("GET", `v1/runs/${id}/tree`), isOver ? 30000 : 3000, [id, isOver], { lists: ["runs"], leastMs: 3000 });
+export const useTree = (id, isOver) => usePoll(() => ask("GET", `v1/runs/${id}/tree`), isOver ? 30000 : 3000, [id, isOver], { lists: ["runs"], leastMs: 3000 });
+
+export function Tree({ id, data, error }) {
   if (error && !data) return html`<${Notice} error=${error} />`;
   if (!data || data.total < 2) return null;
   const nodes = inOrder(data.data), now = Date.now() / 1000;
@@ -37,29 +39,17 @@ export function Tree({ id, isOver }) {
     <${Graph} nodes=${nodes} id=${id} />
     <${LongTable} rows=${nodes} columns="5" label="The tree of this run" head=${html`<tr><th>Run</th><th>Status</th><th>When</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`}
       row=${({ run, level, background, parent_call: call }, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>
-        <td class="mono nowrap"><span style=${{ paddingLeft: `${Math.min(level, 12) * 1.1}rem` }}>${level > 0 && html`<span aria-hidden="true">└ </span><span class="hidden">level ${level} </span>`}${run.run_id === id ? html`<strong>${short(run.run_id)}</strong>` : html`<a href=${to("runs", run.run_id)}>${short(run.run_id)}</a>`}</span>
-          <span class="soft"> ${call ? `call ${call}` : ""}${background ? " background" : ""}</span></td>
+        <td><span style=${{ paddingLeft: `${Math.min(level, 12) * 1.1}rem` }}>${level > 0 && html`<span aria-hidden="true">└ </span><span class="hidden">level ${level} </span>`}${run.run_id === id ? html`<strong>${brief(run.title ?? "This run")}</strong>` : html`<a href=${to("runs", run.run_id)}>${brief(run.title ?? "A run without words")}</a>`}</span>
+          <span class="soft"> <span class="mono">${short(run.run_id)}</span>${call ? ` call ${call}` : ""}${background ? " background" : ""}</span></td>
         <td><${State} of=${run.status} /></td><td class="wide"><${Bar} run=${run} first=${first} width=${width} now=${now} /></td>
         <td class="num">${number(run.usage?.total_tokens)}</td><td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`} /></section>`;
 }
 
-/** The texts of one call, read when somebody opens it. They are kept in `opened`, for a row may leave the window and come back. */
-export function CallTexts({ id, call, opened }) {
-  const [full, setFull] = useState(opened.get(call));
-  const [error, setError] = useState(null);
-  useEffect(() => {
-    if (!full) ask("GET", `v1/runs/${id}/calls/${call}`).then((found) => { opened.set(call, found); setFull(found); }, setError);
-  }, []);
-  return html`<${Notice} error=${error} />${full && html`<p class="soft">Arguments</p><${Text} of=${full.arguments} mono />
-    ${full.changed_arguments !== null && html`<p class="soft">It ran with these instead</p><${Text} of=${full.changed_arguments} mono />`}
-    ${full.result !== null && html`<p class="soft">Result</p><${Text} of=${full.result} mono />`}`}`;
-}
-
 /** A line that opens to the texts of a call. */
-export function OpeningCall({ id, call, opened, children, ...more }) {
+function OpeningCall({ id, call, tool, opened, children, ...more }) {
   const [isOpen, setOpen] = useState(opened.has(call));
   const toggled = (event) => { setOpen(event.target.open); if (!event.target.open) opened.delete(call); };
-  return html`<details open=${isOpen} onToggle=${toggled}><summary ...${more}>${children}</summary>${isOpen && html`<${CallTexts} id=${id} call=${call} opened=${opened} />`}</details>`;
+  return html`<details open=${isOpen} onToggle=${toggled}><summary ...${more}>${children}</summary>${isOpen && html`<${CallTexts} id=${id} call=${call} tool=${tool} opened=${opened} />`}</details>`;
 }
 
 export function Calls({ id, settled, isOver }) {
@@ -77,7 +67,7 @@ export function Calls({ id, settled, isOver }) {
   return html`<section class="panel"><header><h2>Calls</h2><span class="soft">${number(data.length)}, the newest first</span></header>
     <${LongTable} rows=${data} columns="8" label="The calls of this run"
       head=${html`<tr><th class="num">Place</th><th>Tool</th><th>Status</th><th>Effect</th><th class="num">Attempts</th><th class="num">Takeovers</th><th class="num">Took</th><th>Worker</th></tr>`}
-      row=${(call, n) => html`<tr key=${call.call} data-n=${n} aria-rowindex=${n + 2}><td class="num">${call.call}</td><td><${OpeningCall} id=${id} call=${call.call} opened=${opened.current} class="mono">${brief(call.tool)}</${OpeningCall}></td><td><${State} of=${call.status} />${call.waits_for && html` <span class="soft">for ${visible(call.waits_for)}</span>`}</td>
+      row=${(call, n) => html`<tr key=${call.call} data-n=${n} aria-rowindex=${n + 2}><td class="num">${call.call}</td><td><${OpeningCall} id=${id} call=${call.call} tool=${call.tool} opened=${opened.current} class="mono">${brief(call.tool)}</${OpeningCall}></td><td><${State} of=${call.status} />${call.waits_for && html` <span class="soft">for ${visible(call.waits_for)}</span>`}</td>
         <td>${call.effect}</td><td class="num">${call.attempts}</td><td class="num">${call.takeovers}${call.deaths ? html` <span class="soft">(${call.deaths} died)</span>` : ""}</td>
         <td class="num">${call.claimed_at && call.settled_at ? span(call.settled_at - call.claimed_at) : "–"}</td><td class="mono">${brief(call.worker ?? "–")}</td></tr>`} /></section>`;
 }
