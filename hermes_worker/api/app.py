@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -20,12 +21,13 @@ from hermes_worker.api.callers import TracedCaller
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.cors import Cors
 from hermes_worker.api.deprecations import DEPRECATED, Deprecations
-from hermes_worker.api.document import OPENAPI_VERSION, complete
+from hermes_worker.api.document import OPENAPI_VERSION, complete, to_common_version
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.idempotency import IdempotencyMiddleware
 from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.operations import find_invalid_number, find_unknown_parameter
 from hermes_worker.api.page import PageFiles, PageHosts
+from hermes_worker.api.request_ids import RequestIds
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import format_key_holder
 from hermes_worker.extension import RouterDeclaration, load_reference
@@ -79,7 +81,23 @@ class Api(FastAPI):
         hosts = PageHosts(server)
         guarded = OneLength(Guard(inner, holders=self.state.holders, hosts=hosts, origins=server.cors_origins))
         answered: ASGIApp = Cors(guarded, origins=server.cors_origins)
-        return DefectLog(SecurityHeaders(PageFiles(answered, hosts=hosts) if server.page else answered))
+        served = SecurityHeaders(PageFiles(answered, hosts=hosts) if server.page else answered)
+        return RequestIds(DefectLog(served))
+
+    def setup(self) -> None:
+        super().setup()
+        self.add_route("/openapi.json", self._show_document, include_in_schema=False)
+
+    async def _show_document(self, request: Request) -> JSONResponse:
+        """The document in OpenAPI 3.1, or with ``?openapi=3.2`` in 3.2, which describes the events of streams."""
+        wanted = request.query_params.get("openapi", "3.1")
+        if wanted not in ("3.1", "3.2"):
+            raise invalid("openapi", "Invalid 'openapi': the document is written in 3.1 and in 3.2.")
+        return JSONResponse(self.openapi() if wanted == "3.2" else self._common_document)
+
+    @cached_property
+    def _common_document(self) -> dict[str, Any]:
+        return to_common_version(self.openapi())
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
@@ -155,7 +173,7 @@ def build_app(context: ApiContext, holders: Keyholders, routers: Iterable[Router
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json",
+        openapi_url=None,
         responses=schema.EVERYWHERE,
         dependencies=[Depends(_refuse_unknown_parameters)],
     )

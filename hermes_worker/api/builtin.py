@@ -11,6 +11,8 @@ EXTENSION = Extension(
     routers=(
         RouterDeclaration(name="openai_models", implementation="hermes_worker.api.openai.models:router"),
         RouterDeclaration(name="openai_chat", implementation="hermes_worker.api.openai.chat:router"),
+        RouterDeclaration(name="responses_compacting", implementation="hermes_worker.api.openai.compacting:router"),
+        RouterDeclaration(name="embeddings", implementation="hermes_worker.api.openai.embeddings:router"),
         RouterDeclaration(name="openai_responses", implementation="hermes_worker.api.openai.responses:router"),
         RouterDeclaration(name="openai_conversations", implementation="hermes_worker.api.openai.conversations:router"),
         RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),

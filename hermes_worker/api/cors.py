@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_METHODS = "GET, POST, PATCH, DELETE, OPTIONS"
+_METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEADERS = (
     "Authorization",
     "Content-Type",
@@ -20,6 +20,8 @@ _HEADERS = (
 )
 _EXPOSED = (
     "Idempotent-Replayed",
+    "RateLimit",
+    "RateLimit-Policy",
     "Retry-After",
     "X-Hermes-Completed",
     "X-Hermes-Error",
@@ -27,6 +29,7 @@ _EXPOSED = (
     "X-Hermes-Run-Id",
     "X-Hermes-Session-Id",
     "X-Hermes-Session-Key",
+    "X-Request-Id",
 )
 _OF_SDKS = re.compile(r"(x-stainless|openai)-[a-z0-9-]{1,40}")
 """Headers that SDKs add to every request; they have no meaning here."""

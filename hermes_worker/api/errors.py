@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker.api.operations import find_operations
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.core.limits import LimitReached
+from hermes_worker.core.limits import LimitName, LimitReached
 from hermes_worker.observe import log
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission
@@ -193,8 +193,26 @@ def _session_busy(_request: Request, error: SessionBusy) -> ApiError:
 
 
 def _limit_reached(_request: Request, error: LimitReached) -> ApiError:
-    headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+    headers = {"Retry-After": str(math.ceil(error.retry_after_s)), **_build_rate_headers(error)}
     return ApiError(429, str(error), code="rate_limit_exceeded", param=error.limit.name.value, headers=headers)
+
+
+_WINDOWS_S = {LimitName.SUBMITS_PER_MIN: 60, LimitName.TOKENS_PER_DAY: 86_400, LimitName.USD_PER_DAY: 86_400}
+
+
+def _build_rate_headers(error: LimitReached) -> dict[str, str]:
+    """Say what the limit is and when it gives room: as the IETF does (draft-ietf-httpapi-ratelimit-headers-10), and for
+    submissions as OpenAI does."""
+    name, wait_s = error.limit.name, math.ceil(error.retry_after_s)
+    window = f";w={_WINDOWS_S[name]}" if name in _WINDOWS_S else ""
+    headers = {
+        "RateLimit-Policy": f'"{name.value}";q={error.limit.value}{window}',
+        "RateLimit": f'"{name.value}";r=0;t={wait_s}',
+    }
+    if name is not LimitName.SUBMITS_PER_MIN:
+        return headers
+    of_openai = {"limit": str(error.limit.value), "remaining": "0", "reset": f"{wait_s}s"}
+    return headers | {f"X-RateLimit-{key}-Requests": value for key, value in of_openai.items()}
 
 
 def _too_many_readers(_request: Request, error: TooManyReaders) -> ApiError:

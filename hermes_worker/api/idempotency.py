@@ -29,6 +29,7 @@ from hermes_worker.api.errors import ApiError, invalid, key_reused, unavailable
 from hermes_worker.api.operations import find_operations
 from hermes_worker.api.schema import KEY_FORM
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.principals import Principal
 from hermes_worker.observe import log
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.access.kept_answers import HELD_S, RequestAtWork, RequestIdentity, StoredAnswer, StoredAnswers
@@ -100,11 +101,13 @@ class IdempotencyMiddleware:
         self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or not self._is_ours(scope):
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        principal = principal_in(scope) if is_post and self._is_ours(scope) else None
+        if principal is None:
             await self._app(scope, receive, send)
             return
         try:
-            name, messages = await _read_request_name(scope, receive)
+            name, messages = await _read_request_name(principal, scope, receive)
             begun = await self._begin(name)
         except ApiError as refusal:
             await refusal.response(scope, receive, send)
@@ -116,7 +119,7 @@ class IdempotencyMiddleware:
         await self._run_and_keep(name, begun, scope, _replay_body(messages, receive), send)
 
     def _is_ours(self, scope: Scope) -> bool:
-        if HEADER not in Headers(scope=scope) or principal_in(scope) is None:
+        if HEADER not in Headers(scope=scope):
             return False
         operation = find_operations(self._document(), scope["path"]).get("POST")
         return operation is not None and operation.get(KEEPS) == "answer"
@@ -194,13 +197,13 @@ class IdempotencyMiddleware:
             holding.cancel()
 
 
-async def _read_request_name(scope: Scope, receive: Receive) -> tuple[RequestIdentity, list[Message]]:
+async def _read_request_name(
+    principal: Principal, scope: Scope, receive: Receive
+) -> tuple[RequestIdentity, list[Message]]:
     """Read the name under which the request is known, and its body as it came. Raises ``ApiError``."""
     keys = Headers(scope=scope).getlist(HEADER)
     if len(keys) != 1 or not _KEY.fullmatch(keys[0]):
         raise invalid(HEADER, f"Invalid {HEADER!r}: it must be 1 to 256 printable ASCII characters.")
-    principal = principal_in(scope)
-    assert principal is not None
     messages = [await receive()]
     while messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False):
         messages.append(await receive())

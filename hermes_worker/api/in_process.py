@@ -138,20 +138,19 @@ class _AloneServer(ApiServer):
         super().__init__(*args, **kwargs)
         self.is_up = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told: asyncio.Event | None = None
+        self._told = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.is_up.set()
 
     async def main_loop(self) -> None:
-        assert self._told is not None
         await self.on_tick(0)
         await self._told.wait()
 
     def end(self) -> None:
         """Ask the server to stop. Called from another thread than the one that serves."""
-        if self._loop is not None and self._told is not None:
+        if self._loop is not None:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._told.set)

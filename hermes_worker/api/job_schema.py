@@ -170,7 +170,7 @@ def _body(**more: Any) -> dict[str, Any]:
 
 
 _GIVEN = {"type": "string", "minLength": 1}
-_SOME = {"type": "array", "minItems": 1}
+_SOME = {"type": "array", "minItems": 1, "items": {}}
 
 
 def _require_fields(**fields: Any) -> dict[str, Any]:

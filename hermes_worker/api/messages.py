@@ -5,6 +5,7 @@ A message that cannot be taken is refused with its exact place; nothing is cut s
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ _INSTRUCTING = frozenset({"system", "developer"})
 _MESSAGE_FIELDS = frozenset({"role", "content", "type", "id", "status"})
 """Fields of a message. The last two were given by a server; they mean nothing here."""
 _IMAGE_URL = re.compile(r"https?://[^\s\x00-\x20]{1,8000}|data:image/[a-z0-9.+-]{1,40};base64,[A-Za-z0-9+/=_-]+", re.I)
+_DATA = re.compile(r"data:(?P<type>[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,100})(?:;[^;,]{1,100})*;base64,(?P<data>\S+)", re.I)
+_FILE_NAME_CHARS_MAX = 200
 _DETAILS = ("auto", "low", "high")
 
 Content = str | Sequence[Mapping[str, Any]]
@@ -137,9 +140,29 @@ def _part(given: object, where: str) -> dict[str, Any]:
     if kind in _IMAGE_PARTS:
         return {"type": "image_url", "image_url": _image(given, where)}
     if kind in _FILE_PARTS:
-        message = f"'{where}' is a file; files are not supported here, put its text into the message."
-        raise ApiError(400, message, code="unsupported_content_type", param=where)
+        return _file(given, where)
     raise invalid(f"{where}.type", f"Invalid '{where}.type': {kind[:40]!r} is not known.", "invalid_content_part")
+
+
+def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Parse a file that is brought as data: a picture stays one, a text is shown with its name. Raises ``ApiError`` for
+    any other."""
+    file = part.get("file")
+    given: Mapping[str, Any] = file if isinstance(file, dict) else part
+    data = given.get("file_data")
+    match = _DATA.fullmatch(data) if isinstance(data, str) else None
+    if match is None:
+        what = "a 'file_data' of the form data:TYPE;base64,DATA (files by id or address are not kept here)"
+        raise ApiError(400, f"'{where}' is a file without {what}.", code="unsupported_content_type", param=where)
+    if match["type"].startswith("image/"):
+        return {"type": "image_url", "image_url": _image({"image_url": data}, where)}
+    try:
+        text = base64.b64decode(match["data"], validate=True).decode("utf-8")
+    except ValueError:
+        message = f"'{where}' is a file of the type {match['type']!r}: only texts in UTF-8 and pictures can be brought."
+        raise ApiError(400, message, code="unsupported_content_type", param=where) from None
+    name = " ".join(str(given.get("filename") or "file").split())[:_FILE_NAME_CHARS_MAX]
+    return {"type": "text", "text": f"[file {name}]\n{text}\n[end of {name}]"}
 
 
 def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:

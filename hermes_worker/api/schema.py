@@ -15,7 +15,8 @@ from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.messages import NO_USAGE
 from hermes_worker.core.principals import USER_HEADER
 from hermes_worker.core.priority import LATEST_S
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import RunKind, RunStatus
+from hermes_worker.core.run_views import CallView, RunView, Share, TreeBudget
 from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.status_reason import StandingReason, StatusReason
 from hermes_worker.resource import WHOLE as WHOLE
@@ -29,8 +30,6 @@ from hermes_worker.schemas.runs import (
 )
 from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
-from hermes_worker.store.runs.trees import Share, TreeBudget
-from hermes_worker.store.runs.views import CallView, RunView
 from hermes_worker.stream.sse import build_usage
 
 VERSION = __version__
@@ -262,6 +261,7 @@ class ListRuns(BaseModel):
         description="'next_cursor' of the page before, with the same filters. It outlives the runs of that page.",
     )
     status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
+    kind: list[RunKind] = Field([], max_length=5, description="Any of these. Default: all.")
     tenant: str | None = Field(
         None, pattern=TENANT_FORM, description="Whose runs are meant; only operators may name others."
     )
@@ -346,6 +346,12 @@ Answers = dict[int | str, dict[str, Any]]
 def declare_answer(model: Any) -> Answers:
     """Declare the model of a route's successful answer, where FastAPI does not see it."""
     return {200: {"model": model}}
+
+
+def declare_body(kind: type[BaseModel], *, is_required: bool = False) -> dict[str, Any]:
+    """Describe in the document the body of a route that reads it itself."""
+    content = {"application/json": {"schema": kind.model_json_schema()}}
+    return {"requestBody": {"required": is_required, "content": content}}
 
 
 def declare_errors(*statuses: int, shape: Any = ErrorDocument) -> Answers:

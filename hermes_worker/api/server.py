@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import json
-import resource
 import signal
 import socket
 import ssl
@@ -29,6 +28,7 @@ from hermes_worker.api.app import create_app
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.limits import HEAD_PATIENCE_S
+from hermes_worker.api.request_ids import make_request_id
 from hermes_worker.broker.queue import log_broker_failure, refuse_cluster
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import find_broker_url
@@ -38,6 +38,8 @@ from hermes_worker.services import submission
 from hermes_worker.settings import ServerSettings, Settings
 from hermes_worker.settings.tls import build_server_context
 from hermes_worker.stream.followers import FollowPolicy
+from hermes_worker.system import heap
+from hermes_worker.system.open_files import raise_open_file_limit
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.recording import flush_spans
 from hermes_worker.wiring import Client, open_client
@@ -47,7 +49,6 @@ GRACE_S = 10
 _KEEP_ALIVE_S = 65
 """Longer than the idle time-out of common load balancers (60 s), so that they never send into a closing connection."""
 _BACKLOG = 2048
-_FILES_WANTED = 65_536
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -63,10 +64,11 @@ def serve(settings: Settings, *, on_ready: Callable[[str], None] = lambda url: N
         if (error := refuse_cluster(find_broker_url(settings))) is not None:
             log_broker_failure("start", error)  # it serves what rows say until the broker is there
         server = ApiServer(client, open_sockets(settings.server), on_ready=on_ready, tls=tls)
+        server.describe()
         for _, begin_serving in installed.list_upkeep("begin_serving"):
             begin_serving(client.settings, client.database)
         trace_if_wanted(settings, "api", client.database)
-        allow_many_connections()
+        raise_open_file_limit()
         if settings.metrics.port is not None:
             _serve_metrics(client, server)
         server.warm_up()
@@ -142,13 +144,18 @@ class ApiServer(uvicorn.Server):
         """How many readers follow a run at the moment."""
         return self._context.followers.count
 
+    def describe(self) -> None:
+        """Write the document of all operations, which says what a request may hold. It takes a second of CPU and
+        memory that a process without threads gets back. Idempotent."""
+        app = self.application
+        if isinstance(app, FastAPI) and app.openapi_schema is None:  # the API of one command needs little of it
+            app.openapi_schema = heap.compute_apart(app.openapi)
+
     def warm_up(self) -> None:
-        """Do now what the first requests would wait for: imports, and the document of all operations, which says what a
-        request may hold. It takes a second of CPU in which no request is answered, so the sockets open afterwards.
-        Idempotent."""
+        """Do now what the first requests would wait for: imports, and the document. No request is answered meanwhile,
+        so the sockets open afterwards. Idempotent."""
         asyncio.run(run_in_threadpool(submission.warm_up))
-        if isinstance(self.application, FastAPI):  # the API of one command needs little of the document
-            self.application.openapi()
+        self.describe()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until ``should_exit`` is set or, in the main thread, a signal comes."""
@@ -248,6 +255,7 @@ class _Http(H11Protocol):
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
+            (b"x-request-id", make_request_id().encode()),
         ]
         for event in (h11.Response(status_code=error.status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
@@ -309,12 +317,3 @@ def _explain_failure(server: ServerSettings, error: OSError) -> str:
 def _url(sock: socket.socket, scheme: str) -> str:
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def allow_many_connections() -> None:
-    """Raise the limit of open files: every reader of a stream is one, and 1,024 is a common limit that a process may
-    raise."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(_FILES_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -14,9 +14,9 @@ from hermes_worker import __version__
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import TENANT_HEADER, USER_HEADER
 
-_READ_TIMEOUT_S = 60.0
+READ_TIMEOUT_S = 60.0
 """Longer than the server's pauses between signs of life, and than a request that waits."""
-_CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 _KEY = re.compile(r"[!-~]{1,1000}")
 
 
@@ -39,15 +39,19 @@ class Address:
         """Build the options of a client of httpx2, of either kind. Imports httpx2."""
         import httpx2
 
+        return {
+            "base_url": self.url,
+            "headers": self.build_headers(),
+            "timeout": httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            "verify": self.tls or True,
+        }
+
+    def build_headers(self) -> dict[str, str]:
+        """Build the headers of every request."""
         headers = {"User-Agent": f"hermes-worker/{__version__}", **self.acting}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
-        return {
-            "base_url": self.url,
-            "headers": headers,
-            "timeout": httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
-            "verify": self.tls or True,
-        }
+        return headers
 
 
 def build_acting_headers(tenant: str | None, user: str | None) -> dict[str, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 import httpx2
 
+from hermes_worker.client.address import Address
 from hermes_worker.client.conversation import ClientConversation
-from hermes_worker.client.exchange import ApiRequest
+from hermes_worker.client.httpx_errors import translate_errors
 from hermes_worker.client.methods import AwaitingMethods
+from hermes_worker.operation import ApiRequest
 
 T = TypeVar("T")
 
@@ -31,8 +33,8 @@ class AsyncHermesClient(AwaitingMethods):
         """Send a request of ``operations``, again where that is safe. Raises ``RefusedError``, ``UnavailableError``."""
         return await self._conversation.send(request)
 
-    def _open_transport(self, options: dict[str, Any]) -> AwaitingTransport:
-        return AwaitingTransport(options)
+    def _open_transport(self, address: Address) -> AwaitingTransport:
+        return AwaitingTransport(address.build_options())
 
     def _finish(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         return coroutine
@@ -47,8 +49,11 @@ class AwaitingTransport:
     def __init__(self, options: dict[str, Any]) -> None:
         self._http = httpx2.AsyncClient(**options)
 
-    def stream(self, **arguments: Any) -> contextlib.AbstractAsyncContextManager[httpx2.Response]:
-        return self._http.stream(**arguments)
+    @contextlib.asynccontextmanager
+    async def stream(self, **arguments: Any) -> AsyncIterator[httpx2.Response]:
+        with translate_errors():
+            async with self._http.stream(**arguments) as response:
+                yield response
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-import httpx2
-
-from hermes_worker.client.conversation import ClientConversation
-from hermes_worker.client.exchange import ApiRequest
+from hermes_worker.client.address import Address
+from hermes_worker.client.conversation import ClientConversation, ClientTransport
 from hermes_worker.client.methods import BlockingMethods
+from hermes_worker.client.plain_transport import PlainTransport, needs_proxy
+from hermes_worker.operation import ApiRequest
 
 T = TypeVar("T")
 
@@ -31,46 +29,18 @@ class HermesClient(BlockingMethods):
         """Send a request of ``operations``, again where that is safe. Raises ``RefusedError``, ``UnavailableError``."""
         return self._finish(self._conversation.send(request))
 
-    def _open_transport(self, options: dict[str, Any]) -> BlockingTransport:
-        return BlockingTransport(options)
+    def _open_transport(self, address: Address) -> ClientTransport:
+        if not needs_proxy(address.url):
+            return PlainTransport(address)
+        from hermes_worker.client.proxied_transport import ProxiedTransport
+
+        return ProxiedTransport(address.build_options())
 
     def _finish(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return _run_blocking(coroutine)
 
     def _finish_iteration(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         return _iterate_blocking(items)
-
-
-class BlockingTransport:
-    """Sends requests and sleeps without suspending."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._http = httpx2.Client(**options)
-
-    @contextlib.asynccontextmanager
-    async def stream(self, **arguments: Any) -> AsyncIterator[_BlockingReader]:
-        with self._http.stream(**arguments) as response:
-            yield _BlockingReader(response)
-
-    async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    async def close(self) -> None:
-        self._http.close()
-
-
-class _BlockingReader:
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
-        self.status_code = response.status_code
-        self.headers = response.headers
-
-    async def aread(self) -> bytes:
-        return self._response.read()
-
-    async def aiter_bytes(self) -> AsyncIterator[bytes]:
-        for chunk in self._response.iter_bytes():
-            yield chunk
 
 
 def _run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:

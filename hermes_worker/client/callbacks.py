@@ -23,7 +23,7 @@ from hermes_worker.client.events import (
     ToolGenerating,
     ToolStarted,
 )
-from hermes_worker.client.exchange import ApiRequest
+from hermes_worker.operation import ApiRequest
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.approvals import AnsweredQuestion

@@ -12,30 +12,24 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-import httpx2
-
 from hermes_worker.client import operations
 from hermes_worker.client.address import Address
 from hermes_worker.client.callbacks import CallbackDispatcher, Callbacks
 from hermes_worker.client.events import Event
 from hermes_worker.client.exchange import (
     ANSWER_BYTES_MAX,
-    ApiAnswer,
-    ApiRequest,
     Exchange,
-    Heard,
     LostAnswer,
     Patience,
-    PauseStep,
     RefusedError,
-    SendStep,
     build_refusal,
+    read_status,
     run_exchange,
+    run_join,
 )
 from hermes_worker.client.streaming import Resumption, ToldEvent, read_typed, read_untyped
-from hermes_worker.client.waiting import read_status, run_join
-from hermes_worker.client.wire import build_arguments, build_broken_off, judge_error
-from hermes_worker.core.errors import format_reason
+from hermes_worker.client.wire import ConnectionFailed, build_arguments, build_broken_off, judge_failure
+from hermes_worker.operation import ApiAnswer, ApiRequest
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.runs import JoinedRuns, TurnResult
@@ -51,7 +45,9 @@ class AnswerReader(Protocol):
     def status_code(self) -> int: ...
 
     @property
-    def headers(self) -> httpx2.Headers: ...
+    def headers(self) -> Mapping[str, str]:
+        """The headers, with names in small letters."""
+        ...
 
     async def aread(self) -> bytes: ...
 
@@ -61,8 +57,11 @@ class AnswerReader(Protocol):
 class ClientTransport(Protocol):
     """The HTTP client and the clock of one kind of client."""
 
-    def stream(self, **arguments: Any) -> contextlib.AbstractAsyncContextManager[AnswerReader]:
-        """Send a request with the arguments of httpx2, and open its answer. Raises ``httpx2.HTTPError``."""
+    def stream(
+        self, *, method: str, url: str, params: Any, headers: Mapping[str, str], content: bytes | None
+    ) -> contextlib.AbstractAsyncContextManager[AnswerReader]:
+        """Send a request with the arguments of ``wire.build_arguments``, and open its answer. Raises
+        ``ConnectionFailed``, also while the answer is read."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -138,8 +137,8 @@ class ClientConversation:
                     *lines, rest = (rest + chunk).split(b"\n")
                     for line in lines:
                         yield line.decode("utf-8")
-        except httpx2.HTTPError as error:
-            raise build_broken_off(self._address.place, error) from None
+        except ConnectionFailed as failure:
+            raise build_broken_off(self._address.place, failure) from None
 
     async def _follow_stream(
         self, request: Callable[[str], ApiRequest[None]], read: Callable[[ToldEvent], E], after: str
@@ -157,24 +156,20 @@ class ClientConversation:
                                 yield event
                             if stream.is_over:
                                 return
-            except httpx2.HTTPError as error:
-                reason = format_reason(error)
+            except ConnectionFailed as failure:
+                reason = str(failure)
             await self._transport.sleep(stream.note_end(reason or "the stream ended"))
 
     async def _drive(self, asking: Exchange[T]) -> T:
-        heard: Heard = None
-        while True:
-            try:
-                step = asking.send(heard)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            match step:
-                case SendStep():
-                    heard = await self._send_once(step.request)
-                case PauseStep():
-                    await self._transport.sleep(step.seconds)
-                    heard = None
+        try:
+            step = next(asking)
+            while True:
+                if step.after_s:
+                    await self._transport.sleep(step.after_s)
+                step = asking.send(await self._send_once(step.request))
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     async def _send_once(self, request: ApiRequest[Any]) -> ApiAnswer | LostAnswer:
         try:
@@ -185,8 +180,8 @@ class ClientConversation:
                     if len(body) > ANSWER_BYTES_MAX:
                         return LostAnswer(reason=f"the answer is longer than {ANSWER_BYTES_MAX:,} bytes")
                 return ApiAnswer(status=response.status_code, headers=dict(response.headers), body=bytes(body))
-        except httpx2.HTTPError as error:
-            return judge_error(error)
+        except ConnectionFailed as failure:
+            return judge_failure(failure)
 
 
 async def _read_whole(response: AnswerReader) -> ApiAnswer:

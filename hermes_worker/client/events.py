@@ -53,6 +53,9 @@ class ToolStarted:
     call_id: str
     tool: str
     preview: str
+    """The beginning of its arguments."""
+    about: str = ""
+    """Its arguments in words, on one line."""
     kind: Literal["tool.started"] = "tool.started"
 
 
@@ -171,7 +174,10 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     ),
     "reply.discarded": lambda d: ReplyDiscarded(iteration=d["iteration"], finish_reason=d.get("finish_reason")),
     "tool.started": lambda d: ToolStarted(
-        call_id=d.get("tool_call_id", ""), tool=d["tool"], preview=d.get("preview") or ""
+        call_id=d.get("tool_call_id", ""),
+        tool=d["tool"],
+        preview=d.get("preview") or "",
+        about=d.get("about") or "",
     ),
     "tool.completed": lambda d: ToolCompleted(
         call_id=d.get("tool_call_id", ""),

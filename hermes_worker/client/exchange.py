@@ -8,30 +8,27 @@ has an ``Idempotency-Key``, which every POST gets once and keeps over all attemp
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
-from urllib.parse import quote
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hermes_worker import __version__
-from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
+from hermes_worker.client import operations
+from hermes_worker.core.errors import HermesError, UnavailableError
+from hermes_worker.operation import ApiAnswer, ApiRequest
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.runs import JoinedRuns
 
 T = TypeVar("T")
 
-KEY_HEADER = "Idempotency-Key"
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """Longest answer that is read, in bytes."""
-_IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 _PASSING = frozenset({429, 502, 503, 504})
 """Statuses of a server, or of a proxy before it, that may take the same request a little later."""
 _AT_WORK = "idempotency_key_in_progress"
 _NO_SUCH_PATH = "not_found"
 _SAID_CHARS_MAX = 1_000
-
-
-class InvalidId(ConfigurationError, ValueError):
-    """A text that is passed as an id cannot be one."""
 
 
 class RefusedError(HermesError):
@@ -46,29 +43,6 @@ class RefusedError(HermesError):
         """The field of the request that is wrong."""
 
 
-class AnswerMismatch(UnavailableError):
-    """An answer of the server has another form than this version knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiAnswer:
-    """A whole answer of the server."""
-
-    status: int
-    headers: Mapping[str, str]
-    """With names in small letters."""
-    body: bytes
-
-    def parse_document(self) -> Any:
-        """Parse the body. Raises ``UnavailableError`` when it is no JSON: then it is not our server that answered."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            raise UnavailableError(
-                f"something answered with HTTP {self.status} and no JSON: is this the address of a Hermes worker API?"
-            ) from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostAnswer:
     """No answer, or not all of it."""
@@ -78,62 +52,6 @@ class LostAnswer:
     """Whether the server may have got the request."""
     may_pass: bool = True
     """Whether the next attempt may succeed. Not so for a certificate that is not trusted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiRequest(Generic[T]):
-    """One request of an operation, with the function that reads its answer."""
-
-    method: str
-    template: str
-    """The path as the API's document has it: ``/v1/runs/{run_id}``."""
-    read: Callable[[ApiAnswer], T]
-    """Reads the answer. May raise ``UnavailableError``."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The values for the names in the path."""
-    params: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of the query; lists are repeated and ``None`` is left out."""
-    body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    only_reads: bool = False
-    """Whether it is a POST that changes nothing."""
-    is_sent_once: bool = False
-    """Whether it is a POST whose answer is kept nowhere, so that no idempotency key would bring it again."""
-
-    @property
-    def path(self) -> str:
-        path = self.template
-        for name, value in self.names.items():
-            path = path.replace(f"{{{name}}}", _encode_segment(value))
-        return path
-
-    @property
-    def query(self) -> list[tuple[str, str]]:
-        pairs: list[tuple[str, str]] = []
-        for name, value in self.params.items():
-            for each in value if isinstance(value, list | tuple | set | frozenset) else [value]:
-                if each is not None:
-                    pairs.append((name, str(each).lower() if isinstance(each, bool) else str(each)))
-        return pairs
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether sending it twice does what sending it once does."""
-        return self.method in _IDEMPOTENT or self.only_reads or KEY_HEADER in self.headers
-
-    def add_key(self) -> ApiRequest[T]:
-        """Add an idempotency key, where the request needs one."""
-        if self.method != "POST" or self.only_reads or self.is_sent_once or KEY_HEADER in self.headers:
-            return self
-        return replace(self, headers={**self.headers, KEY_HEADER: f"client-{uuid.uuid4().hex}"})
-
-
-def _encode_segment(value: str) -> str:
-    """Encode a value as a part of a path. ``.`` and ``..`` would lead elsewhere, and an empty one to the list. Raises
-    ``InvalidId``."""
-    if not value or value in (".", ".."):
-        raise InvalidId(f"{value[:80]!r} is no id")
-    return quote(value, safe="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,31 +71,23 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendStep:
-    """Send this request, and pass the exchange the answer."""
+    """Wait for ``after_s`` seconds, send this request, and pass the exchange the answer."""
 
     request: ApiRequest[Any]
+    after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseStep:
-    """Wait for so many seconds."""
-
-    seconds: float
-
-
-Heard = ApiAnswer | LostAnswer | None
-Exchange = Generator[SendStep | PauseStep, Heard, T]
-"""Yields what to do, is sent the answer (``None`` after a pause), and returns the result."""
+Exchange = Generator[SendStep, ApiAnswer | LostAnswer, T]
+"""Yields what to send, is sent the answer, and returns the result."""
 
 
 def run_exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[], float], place: str) -> Exchange[T]:
     """Run one operation. ``clock`` gives seconds, ``place`` is the server's name in errors. Raises ``RefusedError``,
     ``UnavailableError``."""
     request = request.add_key()
-    give_up_at, attempts, was_sent = clock() + patience.for_s, 0, False
+    give_up_at, attempts, was_sent, wait_s = clock() + patience.for_s, 0, False, 0.0
     while True:
-        heard = yield SendStep(request=request)
-        assert heard is not None
+        heard = yield SendStep(request=request, after_s=wait_s)
         attempts += 1
         if isinstance(heard, ApiAnswer) and 200 <= heard.status < 300:
             return request.read(heard)
@@ -185,7 +95,6 @@ def run_exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[],
         if not _may_pass(request, heard) or clock() + wait_s >= give_up_at:
             break
         was_sent = was_sent or not isinstance(heard, LostAnswer) or heard.was_sent
-        yield PauseStep(seconds=wait_s)
     if isinstance(heard, LostAnswer):
         raise UnavailableError(f"{place} does not answer: {heard.reason}")
     if request.method == "DELETE" and was_sent and heard.status in (404, 410):
@@ -247,3 +156,31 @@ def build_refusal(answer: ApiAnswer) -> RefusedError:
         code=code if isinstance(code, str) else "",
         param=param if isinstance(param, str) else None,
     )
+
+
+def run_join(
+    run_ids: Sequence[str],
+    mode: Literal["all", "any"],
+    timeout_s: float | None,
+    patience: Patience,
+    clock: Callable[[], float],
+    place: str,
+) -> Exchange[JoinedRuns]:
+    """Ask until the runs have ended or the time is over, in seconds; ``None`` waits for ever. Raises as
+    ``run_exchange``."""
+    give_up_at = None if timeout_s is None else clock() + timeout_s
+    while True:
+        left_s = operations.WAIT_S if give_up_at is None else max(0.0, min(operations.WAIT_S, give_up_at - clock()))
+        if len(run_ids) == 1:
+            request = operations.build_wait(run_ids[0], timeout_s=left_s)
+        else:
+            request = operations.build_join(run_ids, mode=mode, timeout_s=left_s)
+        found = yield from run_exchange(request, patience, clock, place)
+        if found["done"] or (give_up_at is not None and clock() >= give_up_at):
+            return found
+
+
+def read_status(found: JoinedRuns) -> str | None:
+    """Read how the single awaited run ended; ``None`` when it has not."""
+    [end] = found["runs"]
+    return end.get("status") if end["ended"] else None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hermes_worker.client.events import Event, RunEnded, parse_event
-from hermes_worker.client.exchange import ApiAnswer, ApiRequest, build_refusal
+from hermes_worker.client.exchange import build_refusal
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.operation import ApiAnswer, ApiRequest
 
 E = TypeVar("E")
 

@@ -1,18 +1,26 @@
-"""Translate between requests of both kinds of clients and httpx2."""
+"""What both kinds of clients hand to a transport, and what they hear of a connection that failed."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-import httpx2
-
-from hermes_worker.client.exchange import ApiRequest, LostAnswer
+from hermes_worker.client.exchange import LostAnswer
 from hermes_worker.core.errors import UnavailableError, format_reason
+from hermes_worker.operation import ApiRequest
+
+
+class ConnectionFailed(Exception):
+    """A connection could not be made, or broke off; its message is that of the library's error."""
+
+    def __init__(self, error: Exception, *, was_sent: bool) -> None:
+        super().__init__(format_reason(error))
+        self.was_sent = was_sent
+        """Whether the server may have got the request. Not so over a connection that was never made."""
 
 
 def build_arguments(request: ApiRequest[Any]) -> dict[str, Any]:
-    """Build the arguments of httpx2 for a request."""
+    """Build the arguments of ``ClientTransport.stream`` for a request."""
     headers = dict(request.headers)
     content = None
     if request.body is not None:
@@ -27,15 +35,13 @@ def build_arguments(request: ApiRequest[Any]) -> dict[str, Any]:
     }
 
 
-def judge_error(error: httpx2.HTTPError) -> LostAnswer:
-    """Judge a connection's error: over a connection that was never made nothing was sent."""
-    was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
-    reason = format_reason(error)
-    return LostAnswer(reason=reason, was_sent=was_sent, may_pass="CERTIFICATE_VERIFY_FAILED" not in reason)
+def judge_failure(failure: ConnectionFailed) -> LostAnswer:
+    reason = str(failure)
+    return LostAnswer(reason=reason, was_sent=failure.was_sent, may_pass="CERTIFICATE_VERIFY_FAILED" not in reason)
 
 
-def build_broken_off(place: str, error: httpx2.HTTPError) -> UnavailableError:
+def build_broken_off(place: str, failure: ConnectionFailed) -> UnavailableError:
     """Build the error for an answer that is read line by line and breaks off."""
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return UnavailableError(f"{place} does not answer: {format_reason(error)}")
-    return UnavailableError(f"{place} broke off, and what came is not all there is ({format_reason(error)}); ask again")
+    if not failure.was_sent:
+        return UnavailableError(f"{place} does not answer: {failure}")
+    return UnavailableError(f"{place} broke off, and what came is not all there is ({failure}); ask again")

@@ -21,6 +21,7 @@ from hermes_worker.api.routes.runs import build_submission
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.principals import KeyScope, Principal
+from hermes_worker.core.run_views import RunView, WaitView
 from hermes_worker.safety.approvals import ApprovalChoice, parse_choice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services import answers as answering
@@ -29,8 +30,7 @@ from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionActive, SessionBusy
-from hermes_worker.store.runs.views import RunView
-from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, WaitView
+from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting
 from hermes_worker.stream.live import Live
 
 _KEY_META = "hermes-worker/idempotency-key"

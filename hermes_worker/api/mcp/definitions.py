@@ -103,7 +103,7 @@ def build_discovery() -> dict[str, Any]:
     return {
         "resultType": "complete",
         "supportedVersions": [STATELESS, *reversed(OLDER)],
-        "capabilities": {"tools": {}, "extensions": {TASKS: {}}},
+        "capabilities": {"tools": {}, "resources": {}, "prompts": {}, "extensions": {TASKS: {}}},
         "instructions": _INSTRUCTIONS,
         "ttlMs": _TTL_MS,
         "cacheScope": "public",
@@ -115,7 +115,7 @@ def build_initialization(version: str) -> dict[str, Any]:
     """Build the result of ``initialize`` for a revision."""
     return {
         "protocolVersion": version,
-        "capabilities": {"tools": {"listChanged": False}},
+        "capabilities": {name: {"listChanged": False} for name in ("tools", "resources", "prompts")},
         "serverInfo": _SERVER,
         "instructions": _INSTRUCTIONS,
     }

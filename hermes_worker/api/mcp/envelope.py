@@ -29,7 +29,14 @@ WRONG_HEADER: Final = -32020
 MISSING_CAPABILITY: Final = -32021
 UNSUPPORTED_VERSION: Final = -32022
 _META = "io.modelcontextprotocol/"
-_NAMED_BY = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
+_NAMED_BY = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
 """Per method, the parameter that a request repeats in the header ``Mcp-Name``."""
 _ROUTING = ("mcp-protocol-version", "mcp-method", "mcp-name")
 

@@ -16,6 +16,7 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.mcp.calling import RpcCaller
 from hermes_worker.api.mcp.definitions import build_discovery, build_initialization, build_tool_list
 from hermes_worker.api.mcp.envelope import UNKNOWN_METHOD, RpcRefusal, RpcRequest, parse_request, version_for
+from hermes_worker.api.mcp.resources import ResourceReader, build_template_list
 from hermes_worker.core.principals import Principal
 
 router = APIRouter(tags=["mcp"], responses=schema.declare_errors(503))
@@ -39,7 +40,8 @@ _DESCRIBED: dict[str, Any] = {
     dependencies=[READS],
 )
 async def speak_mcp(context: Context, caller: Caller, request: Request) -> Response:
-    """The Model Context Protocol: run_agent, get_run, answer, steer and stop as tools (docs/mcp.md)."""
+    """The Model Context Protocol: run_agent, get_run, answer, steer and stop as tools, runs, sessions and artifacts
+    as resources, skills as prompts (docs/mcp.md)."""
     _require_known_host(context, request.headers)
     try:
         asked = parse_request(request.headers, await _body(request))
@@ -59,11 +61,22 @@ async def _body(request: Request) -> bytes:
 
 async def _result(context: ApiContext, caller: Principal, asked: RpcRequest) -> dict[str, Any]:
     answering = RpcCaller(context=context, principal=caller)
+    reading = ResourceReader(context=context, principal=caller)
     match asked.method, asked.is_stateless:
         case "tools/list", _:
             return build_tool_list()
         case "tools/call", _:
             return await answering.call(asked)
+        case "resources/list", _:
+            return await reading.list_resources()
+        case "resources/templates/list", _:
+            return build_template_list()
+        case "resources/read", _:
+            return await reading.read(asked)
+        case "prompts/list", _:
+            return await reading.list_prompts()
+        case "prompts/get", _:
+            return await reading.get_prompt(asked)
         case "server/discover", True:
             return build_discovery()
         case "initialize", False:

@@ -13,10 +13,9 @@ from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.client_tools import IS_CLIENTS
 from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.core.run_views import RunView, WaitView
 from hermes_worker.safety.approvals import CHOICE_WORDS
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.runs.views import RunView
-from hermes_worker.store.runs.waits import WaitView
 
 POLL_MS: Final = 2_000
 _KEY_BEGINS = "wait-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,10 @@ from hermes_worker.api.openai.chat_messages import conversation_of, results_in, 
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
     chat_calls,
+    read_tools,
     take_results,
     tell_taken,
     tools_differ,
-    tools_of,
 )
 from hermes_worker.api.openai.models import choose_model
 from hermes_worker.api.openai.outcome import RunOutcome, build_handover_outcome, build_outcome, chat_usage
@@ -44,18 +45,19 @@ from hermes_worker.api.openai.waiting import (
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.stopping import stop_abandoned
 from hermes_worker.core.client_tools import HandedReply, HandoverWatch
-from hermes_worker.core.messages import Usage, canonical_json
+from hermes_worker.core.messages import NO_USAGE, Usage, canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run_events import RunEventName, StoredEvent
+from hermes_worker.core.run_views import RunView
+from hermes_worker.extension import NO_TOOLS
 from hermes_worker.services.client_tools import has_other_tools, list_client_tool_names
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS, Submission, accept, announce
 from hermes_worker.store.runs.runs import Created
-from hermes_worker.store.runs.views import RunView
 from hermes_worker.stream import sse
-from hermes_worker.stream.events import MESSAGE_DELTA
 from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.live import LiveEntry
 from hermes_worker.stream.readers import TooManyReaders
+from hermes_worker.stream.wire_events import MESSAGE_DELTA, WireEvent
 
 router = APIRouter(prefix="/v1/chat/completions", tags=["openai"], responses=schema.declare_errors(503))
 
@@ -151,6 +153,8 @@ async def create_chat_completion(
         submission = replace(
             submission, session_id=x_hermes_session_id, idempotency_key=idempotency_key, request=parsed.digest
         )
+        if body.choices > 1:
+            return await _whole(context, request, *await _begin_choices(context, body, submission, leaver))
         created = await context.call_store(_accept, context, submission, said)
         if not created.was_replayed:
             context.spawn(context.tell_broker(announce, context.client, created))
@@ -161,6 +165,7 @@ async def create_chat_completion(
 def _submission(
     context: ApiContext, caller: Principal, body: chat_schema.ChatRequest, said: Conversation, session_key: str | None
 ) -> Submission:
+    brought = read_tools(body.tools, body.tool_choice, nested=True)
     return Submission(
         input=said.input,
         history=said.history,
@@ -169,7 +174,8 @@ def _submission(
         principal=caller,
         metadata=_metadata(body, session_key),
         output_schema=read_chat_schema(body.response_format),
-        client_tools=tools_of(body.tools, body.tool_choice, nested=True),
+        client_tools=brought.tools,
+        forced_tools=brought.forced,
     )
 
 
@@ -183,6 +189,39 @@ def _accept(context: ApiContext, submission: Submission, said: Conversation) -> 
     return accept(context.client, submission)
 
 
+async def _begin_choices(
+    context: ApiContext, body: chat_schema.ChatRequest, submission: Submission, leaver: str | None
+) -> list[_AskedChat]:
+    """Commit a run without tools for each choice, in a session of its own. Raises as ``accept``; runs that nobody can
+    ask for again are stopped then."""
+    chat_schema.require_choosable(body, submission)
+    begun: list[_AskedChat] = []
+    for number in range(body.choices):
+        one = replace(submission, toolsets=(NO_TOOLS,), idempotency_key=_choice_key(submission, number))
+        try:
+            created = await context.call_store(accept, context.client, one)
+        except Exception:
+            _stop_all(context, begun)
+            raise
+        if not created.was_replayed:
+            context.spawn(context.tell_broker(announce, context.client, created))
+        begun.append(_AskedChat(body, created.run_id, {"X-Hermes-Run-Id": created.run_id}, leaver))
+    begun[0].headers["X-Hermes-Run-Id"] = ", ".join(one.run_id for one in begun)
+    return begun
+
+
+def _choice_key(submission: Submission, number: int) -> str | None:
+    """Derive the idempotency key of a choice from that of the request, which is the first one's."""
+    key = submission.idempotency_key
+    return f"choice-{number}-{hashlib.sha256(key.encode()).hexdigest()}" if key and number else key
+
+
+def _stop_all(context: ApiContext, asked: Iterable[_AskedChat]) -> None:
+    for one in asked:
+        if one.stops_for is not None:
+            context.spawn(stop_abandoned(context, one.run_id, by=one.stops_for))
+
+
 async def _continue_run(
     context: ApiContext,
     caller: Principal,
@@ -191,7 +230,8 @@ async def _continue_run(
     leaver: str | None,
 ) -> _AskedChat:
     """Continue a run with the results of the client's tools that a request brings."""
-    taken = await context.call_store(take_results, context, caller, brought)
+    forced = read_tools(body.tools, body.tool_choice, nested=True).forced
+    taken = await context.call_store(take_results, context, caller, brought, forced)
     if taken.hints:
         context.spawn(context.tell_broker(tell_taken, context, taken))
     headers = {"X-Hermes-Session-Id": taken.session_id, "X-Hermes-Run-Id": taken.run_id}
@@ -218,30 +258,44 @@ def _name_leaver(caller: Principal, idempotency_key: str | None) -> str | None:
 # --- the whole answer ------------------------------------------------------------------------------------------------
 
 
-async def _whole(context: ApiContext, request: Request, asked: _AskedChat) -> Response:
-    teller = AnswerTeller(asked.start.event_seq if asked.start else 0)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ToldChoice:
+    """A run that has ended, or was handed over to its client."""
+
+    view: RunView
+    outcome: RunOutcome
+    calls: Sequence[Mapping[str, Any]]
+
+
+async def _whole(context: ApiContext, request: Request, *asked: _AskedChat) -> Response:
+    """Wait for the runs, and answer with a choice for each."""
     try:
-        view = await wait_for_end(context, request, asked.run_id, teller)
+        told = [await _wait(context, request, one) for one in asked]
     except (ClientLeft, TooManyReaders, ApiError) as error:
-        if asked.stops_for is not None:
-            context.spawn(stop_abandoned(context, asked.run_id, by=asked.stops_for))
+        _stop_all(context, asked)
         if isinstance(error, ClientLeft):
             return Response(status_code=499)  # the client has left
         raise
-    outcome = _outcome(view, teller.handover)
-    headers = {**asked.headers, **outcome.headers}
-    if not outcome.is_answer:
-        return JSONResponse(incomplete(outcome), status_code=502, headers={**headers, "X-Should-Retry": "false"})
-    return JSONResponse(_completion(asked, view, outcome, _calls(asked, teller.handover)), headers=headers)
+    worst = next((one.outcome for one in told if not one.outcome.is_whole), told[0].outcome)
+    headers = {**asked[0].headers, **worst.headers}
+    if not any(one.outcome.is_answer for one in told):
+        return JSONResponse(incomplete(worst), status_code=502, headers={**headers, "X-Should-Retry": "false"})
+    return JSONResponse(_completion(asked[0], told, worst), headers=headers)
+
+
+async def _wait(context: ApiContext, request: Request, asked: _AskedChat) -> _ToldChoice:
+    teller = AnswerTeller(asked.start.event_seq if asked.start else 0)
+    view = await wait_for_end(context, request, asked.run_id, teller)
+    return _ToldChoice(view=view, outcome=_outcome(view, teller.handover), calls=_calls(asked, teller.handover))
 
 
 def _outcome(view: RunView, handover: HandoverWatch) -> RunOutcome:
     return build_handover_outcome(handover.text) if handover.is_handed_over else build_outcome(view)
 
 
-def _usage(view: RunView, outcome: RunOutcome) -> Mapping[str, Any] | None:
+def _usage(usage: Usage, outcome: RunOutcome) -> Mapping[str, Any] | None:
     """The usage of the whole run, given once at its end: a client that adds up the parts gets the right sum."""
-    return None if outcome.finish_reason == "tool_calls" else chat_usage(view.usage)
+    return None if outcome.finish_reason == "tool_calls" else chat_usage(usage)
 
 
 def _calls(asked: _AskedChat, handover: HandoverWatch) -> list[dict[str, Any]]:
@@ -256,22 +310,23 @@ def incomplete(outcome: RunOutcome) -> dict[str, Any]:
     return {"error": {**error.document["error"], "hermes": told}}
 
 
-def _completion(
-    asked: _AskedChat, view: RunView, outcome: RunOutcome, calls: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
-    if calls:
-        message |= {"content": outcome.text or None, "tool_calls": calls}
-    choice = {"index": 0, "message": message, "finish_reason": outcome.finish_reason, "logprobs": None}
+def _completion(asked: _AskedChat, told: Sequence[_ToldChoice], worst: RunOutcome) -> dict[str, Any]:
     document = {
         "id": asked.chat_id,
         "object": "chat.completion",
-        "created": int(view.created_at),
+        "created": int(told[0].view.created_at),
         "model": asked.model,
-        "choices": [choice],
-        "usage": _usage(view, outcome),
+        "choices": [_choice(index, one) for index, one in enumerate(told)],
+        "usage": _usage(sum((one.view.usage for one in told), NO_USAGE), told[0].outcome),
     }
-    return document if outcome.is_whole else {**document, "hermes": outcome.hermes}
+    return document if worst.is_whole else {**document, "hermes": worst.hermes}
+
+
+def _choice(index: int, told: _ToldChoice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": told.outcome.text, "refusal": None}
+    if told.calls:
+        message |= {"content": told.outcome.text or None, "tool_calls": told.calls}
+    return {"index": index, "message": message, "finish_reason": told.outcome.finish_reason, "logprobs": None}
 
 
 # --- the stream ------------------------------------------------------------------------------------------------------
@@ -313,7 +368,7 @@ class ChatTeller(sse.MergedView):
     def live(self, entry: LiveEntry, at: float) -> Sequence[str | ToolNote]:
         return () if self.is_over else [*self._translate(self.merge.live(entry, at))]
 
-    def _translate(self, events: Iterable[sse.WireEvent]) -> Iterator[str | ToolNote]:
+    def _translate(self, events: Iterable[WireEvent]) -> Iterator[str | ToolNote]:
         for event in events:
             match event.name:
                 case name if name == MESSAGE_DELTA and not self._tells_texts:
@@ -335,7 +390,7 @@ class ChatTeller(sse.MergedView):
         return between + delta
 
 
-def _progress_fields(event: sse.WireEvent) -> dict[str, Any]:
+def _progress_fields(event: WireEvent) -> dict[str, Any]:
     tool = event.fields["tool"]
     named = {"tool": tool, "toolCallId": event.fields.get("tool_call_id")}
     if event.name == RunEventName.TOOL_COMPLETED:
@@ -406,7 +461,7 @@ class _ChatChunks:
 
     def end(self, view: RunView, outcome: RunOutcome) -> Iterator[bytes]:
         last = self._chunk({}, finish_reason=outcome.finish_reason)
-        usage = _usage(view, outcome)
+        usage = _usage(view.usage, outcome)
         if not self._counts_apart:
             last["usage"] = usage
         if not outcome.is_whole:

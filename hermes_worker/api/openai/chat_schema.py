@@ -12,6 +12,7 @@ from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.openai.client_tools import CHAT_TOOLS, TOOL_CHOICE
 from hermes_worker.api.openai.structured import CHAT_FORMAT
 from hermes_worker.api.schema import IMAGE_PART, TEXT, TEXT_PART, WHOLE, Answers
+from hermes_worker.services.submission import Submission
 
 SESSION = r"^(?!.*\.\.)[!-.0-\[\]-~]{1,256}$"
 """Pattern of a session's name: it fits into a header and never looks like a path."""
@@ -25,6 +26,8 @@ def _read_flag(value: object) -> object:
     return value
 
 
+CHOICES_MAX = 8
+"""Most choices of one answer, each of which is a run."""
 FLAG = BeforeValidator(_read_flag)
 FLAG_SCHEMA = {"anyOf": [{"type": "boolean"}, {"enum": [*_YES, *_NO]}]}
 
@@ -33,13 +36,17 @@ FLAG_SCHEMA = {"anyOf": [{"type": "boolean"}, {"enum": [*_YES, *_NO]}]}
 
 
 def _list_schema(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": parts}}
+    return {"type": "array", "maxItems": ITEMS_MAX, "items": parts[0] if len(parts) == 1 else {"anyOf": parts}}
 
 
 def _message(roles: list[str], content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {
         "type": "object",
-        "properties": {"role": {"enum": roles}, "content": {"anyOf": content}, **more},
+        "properties": {
+            "role": {"enum": roles},
+            "content": content[0] if len(content) == 1 else {"anyOf": content},
+            **more,
+        },
         "required": ["role", "content", *more],
     }
 
@@ -112,12 +119,14 @@ class ChatRequest(BaseModel):
     )
     stream: Annotated[bool, FLAG, WithJsonSchema(FLAG_SCHEMA)] | None = None
     stream_options: Annotated[StreamOptions | None, WithJsonSchema(_STREAM_OPTIONS)] = None
-    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = Field(None, description="An agent gives one answer.")
+    n: Annotated[int, Field(ge=1, le=CHOICES_MAX), WHOLE] | None = Field(
+        None, description="More than one: each is a run without tools, in a session of its own. Not streamed."
+    )
     tools: Annotated[Any, WithJsonSchema(CHAT_TOOLS)] = Field(
         None, description="Functions of the client, beside the tools that the agent has itself."
     )
     tool_choice: Annotated[Any, WithJsonSchema(TOOL_CHOICE)] = None
-    functions: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0})] = Field(
+    functions: Annotated[Any, WithJsonSchema({"type": ["array", "null"], "maxItems": 0, "items": {}})] = Field(
         None, description="Not supported."
     )
     response_format: Annotated[Any, WithJsonSchema(CHAT_FORMAT)] = Field(
@@ -136,6 +145,10 @@ class ChatRequest(BaseModel):
         return bool(self.stream)
 
     @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
     def counts_apart(self) -> bool:
         """Whether the usage has a chunk of its own."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -147,6 +160,18 @@ def require_possible(body: ChatRequest) -> None:
         raise invalid("functions", "'functions' is not supported: send them as 'tools'.", "unsupported_parameter")
     if body.functions is not None and not isinstance(body.functions, list):
         raise invalid("functions", "Invalid 'functions': it must be a list.", "invalid_type")
+
+
+def require_choosable(body: ChatRequest, submission: Submission) -> None:
+    """Raise ``ApiError`` for a request for several choices that only one run could answer."""
+    if body.is_streamed:
+        raise invalid("n", "'n' above 1 cannot be streamed: leave 'stream' out.", "unsupported_parameter")
+    if submission.client_tools:
+        message = "'n' above 1 is for runs without tools: leave 'tools' out, or ask for one answer."
+        raise invalid("n", message, "unsupported_parameter")
+    if submission.session_id is not None:
+        message = "'n' above 1 begins a session for each answer: name no session, or ask for one answer."
+        raise invalid("n", message, "unsupported_parameter")
 
 
 def require_session_name(header: str, given: str | None) -> None:
@@ -194,11 +219,11 @@ _COMPLETION = {
         "choices": {
             "type": "array",
             "minItems": 1,
-            "maxItems": 1,
+            "maxItems": CHOICES_MAX,
             "items": {
                 "type": "object",
                 "properties": {
-                    "index": {"const": 0},
+                    "index": _COUNT,
                     "message": {
                         "type": "object",
                         "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}},

@@ -12,6 +12,7 @@ from hermes_worker.core.client_tools import ClientCall, ClientCallId, ClientTool
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.questions import ANSWER_CHARS_MAX
 from hermes_worker.core.tool_schemas import NO_ARGUMENTS, OWN_NAME_CHARS_MAX
+from hermes_worker.services.client_tools import list_client_tool_names
 from hermes_worker.services.submission import CLIENT_TOOLS_MAX
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.client_calls import ClientCalls
@@ -36,31 +37,69 @@ RESPONSE_TOOLS: Final = {
     **_ITEMS,
     "items": {"type": "object", "properties": {"type": _KIND, **_FUNCTION}, "required": ["type", "name"]},
 }
-TOOL_CHOICE: Final = {"description": "'auto', or 'none' for no tools of the client; the agent decides what it calls."}
+TOOL_CHOICE: Final = {
+    "description": "'none' for no tools of the client; 'required', or a function by name, to have the model call one "
+    "of the client's tools before it answers. The agent's own tools, its budget and its approvals stay as they are."
+}
 
 
 # --- definitions -----------------------------------------------------------------------------------------------------
 
 
-def tools_of(given: object, choice: object, *, nested: bool) -> tuple[ClientTool, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtTools:
+    """The tools that a request brings."""
+
+    tools: tuple[ClientTool, ...] = ()
+    forced: tuple[str, ...] = ()
+    """Names of those of which the model has to call one; empty where it is free."""
+
+
+def read_tools(given: object, choice: object, *, nested: bool) -> BroughtTools:
     """Parse the tools that a request brings; ``nested`` as in chat completions. Raises ``ApiError``."""
-    if given is None:
-        return ()
-    if not isinstance(given, list):
+    if given is not None and not isinstance(given, list):
         raise invalid("tools", "Invalid 'tools': it must be a list.", "invalid_type")
-    if len(given) > CLIENT_TOOLS_MAX:
+    if len(given or ()) > CLIENT_TOOLS_MAX:
         raise invalid("tools", f"Invalid 'tools': it has more than {CLIENT_TOOLS_MAX}.")
-    found = tuple(_tool(tool, f"tools[{number}]", nested=nested) for number, tool in enumerate(given))
-    if found and choice not in (None, "auto", "none"):
-        message = "Only 'auto' and 'none' are supported as 'tool_choice': the agent decides which tools it calls."
+    found = tuple(_tool(tool, f"tools[{number}]", nested=nested) for number, tool in enumerate(given or ()))
+    if choice == "none":
+        return BroughtTools()
+    if choice in (None, "auto"):
+        return BroughtTools(tools=found)
+    return BroughtTools(tools=found, forced=_read_forced(choice, [tool.name for tool in found]))
+
+
+def _read_forced(choice: object, names: Sequence[str]) -> tuple[str, ...]:
+    """Read which tools a ``tool_choice`` forces, of those that the request brings. Raises ``ApiError``."""
+    name = _read_function_name(choice)
+    if choice != "required" and name is None:
+        kind = choice.get("type") if isinstance(choice, dict) else choice
+        message = (
+            f"{str(kind)[:80]!r} is not supported as 'tool_choice': it must be 'auto', 'none', 'required' or a "
+            "function that the request brings."
+        )
         raise invalid("tool_choice", message, "unsupported_parameter")
-    return () if choice == "none" else found
+    if not names:
+        message = "'tool_choice' forces a call, and the request brings no 'tools': only the client's own can be forced."
+        raise invalid("tool_choice", message)
+    if name is not None and name not in names:
+        raise invalid("tool_choice", f"'tool_choice' names {name[:80]!r}, which is not among the request's 'tools'.")
+    return tuple(names) if name is None else (name,)
+
+
+def _read_function_name(choice: object) -> str | None:
+    if not isinstance(choice, dict) or choice.get("type") != "function":
+        return None
+    function = choice.get("function", choice)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _tool(given: object, where: str, *, nested: bool) -> ClientTool:
     kind = given.get("type") if isinstance(given, dict) else None
     if not isinstance(given, dict) or kind != "function":
-        message = f"'{where}' is no function. Only functions can be brought; the agent has other tools of its own."
+        what = f"has the type {kind[:80]!r} and is no function" if isinstance(kind, str) else "is no function"
+        message = f"'{where}' {what}. Only functions can be brought; the agent has other tools of its own."
         raise invalid(f"{where}.type", message, "unsupported_parameter")
     function = given.get("function") if nested else given
     where = f"{where}.function" if nested else where
@@ -123,20 +162,24 @@ class TakenResults:
     hints: Sequence[Hint]
 
 
-def take_results(context: ApiContext, caller: Principal, brought: Sequence[BroughtResult]) -> TakenResults:
-    """Continue a run with results of its client's tools. Idempotent: the same results again name the same part of the
-    run. Raises ``ApiError``."""
+def take_results(
+    context: ApiContext, caller: Principal, brought: Sequence[BroughtResult], forced: Sequence[str] = ()
+) -> TakenResults:
+    """Continue a run with results of its client's tools; the model then has to call one of ``forced``. Idempotent: the
+    same results again name the same part of the run. Raises ``ApiError``."""
     named = _of_newest_reply(brought)
     (run_id, iteration) = next((call.run_id, call.iteration) for call in named)
     try:
         context.tenants.require_run(caller.tenant, run_id)
     except RunNotFound:
         refuse_unknown(brought[-1])
+    if forced and set(forced) - list_client_tool_names(context.client, run_id):
+        raise tools_differ("tool_choice")
     calls = ClientCalls(context.client.database)
     hints: Sequence[Hint] = ()
     while due := _still_due(calls, run_id, iteration, named):
         try:
-            hints = calls.settle_calls(run_id, due, by=caller.display_name)
+            hints = calls.settle_calls(run_id, due, by=caller.display_name, forced_tools=forced)
         except (NothingAsked, NotWaiting):
             continue  # another request was faster; what it brought is looked at now
     done = calls.load_handovers(run_id).done

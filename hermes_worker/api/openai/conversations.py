@@ -52,11 +52,6 @@ _PassedOver = Query(description="Passed over.")
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
-def _declare_body(kind: type[NewConversation | ConversationChange | NewItems], *, is_required: bool) -> dict[str, Any]:
-    content = {"application/json": {"schema": kind.model_json_schema()}}
-    return {"requestBody": {"required": is_required, "content": content}}
-
-
 async def _new(request: Request) -> NewConversation:
     return validate_body(await read_object(request, without_body={}), NewConversation)
 
@@ -88,7 +83,7 @@ async def _change(request: Request, kept: _OwnConversation) -> ConversationChang
 @router.post(
     "",
     response_model=ConversationObject,
-    openapi_extra=_declare_body(NewConversation, is_required=False),
+    openapi_extra=schema.declare_body(NewConversation),
     responses=schema.declare_errors(408),
     dependencies=[WRITES],
 )
@@ -141,7 +136,7 @@ async def get_conversation(kept: _OwnConversation) -> ConversationObject:
 @router.post(
     "/{conversation_id}",
     response_model=ConversationObject,
-    openapi_extra=_declare_body(ConversationChange, is_required=True),
+    openapi_extra=schema.declare_body(ConversationChange, is_required=True),
     responses=schema.declare_errors(404, 408),
     dependencies=[WRITES],
 )
@@ -212,7 +207,7 @@ async def _items(request: Request, kept: _OwnConversation) -> NewItems:
 @router.post(
     "/{conversation_id}/items",
     response_model=None,
-    openapi_extra=_declare_body(NewItems, is_required=True),
+    openapi_extra=schema.declare_body(NewItems, is_required=True),
     responses=response_schema.ITEMS | schema.declare_errors(404, 408, 409),
     dependencies=[WRITES],
 )

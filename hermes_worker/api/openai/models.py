@@ -1,4 +1,4 @@
-"""The models that clients of OpenAI's API see: the configured one, and the alias that stands for it."""
+"""The models that clients of OpenAI's API see: the configured one, the alias that stands for it, and agents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
+from hermes_worker.services.agents import PREFIX, list_agent_names
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS, InvalidSubmission, resolve_model
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
@@ -35,8 +36,10 @@ class ModelList(BaseModel):
 
 def choose_model(context: ApiContext, asked_for: str | None) -> str | None:
     """Choose the model of a submission by the name that a client sent; ``None`` for the configured one. A name that is
-    not offered here is echoed and changes nothing: quick-starts of other vendors name their own models."""
-    return asked_for if asked_for in list_model_names(context) else None
+    not offered here is echoed and changes nothing: quick-starts of other vendors name their own models. An agent is
+    meant, whether it is there or not."""
+    is_agent = asked_for is not None and asked_for.startswith(PREFIX)
+    return asked_for if is_agent or asked_for in list_model_names(context) else None
 
 
 def list_model_names(context: ApiContext) -> list[str]:
@@ -44,12 +47,13 @@ def list_model_names(context: ApiContext) -> list[str]:
     try:
         configured, _ = resolve_model(context.client.settings.model, None)
     except InvalidSubmission:
-        return [DEFAULT_MODEL_ALIAS]
-    return list(dict.fromkeys((DEFAULT_MODEL_ALIAS, configured)))
+        return [DEFAULT_MODEL_ALIAS, *list_agent_names()]
+    return list(dict.fromkeys((DEFAULT_MODEL_ALIAS, configured, *list_agent_names())))
 
 
 def _object(context: ApiContext, name: str) -> ModelObject:
-    root = next(reversed(list_model_names(context)))
+    names = list_model_names(context)
+    root = name if name.startswith(PREFIX) or len(names) == 1 else names[1]
     parent = root if name != root else None
     return ModelObject(id=name, created=context.began_at, root=root, parent=parent)
 

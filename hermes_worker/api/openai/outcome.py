@@ -8,8 +8,8 @@ from typing import Any
 
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run import ExitReason, RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.safety.redaction import redact
-from hermes_worker.store.runs.views import RunView
 
 _CUT = frozenset({ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED, ExitReason.BUDGET_EXHAUSTED})
 """Exit reasons of answers that are shorter than they would have been without a limit."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hermes_worker.api.bodies import json_value
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.messages import ITEMS_MAX, Conversation, require_text_length
 from hermes_worker.api.openai.chat_messages import conversation_of, rows_of
 
-_OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference", "compaction"})
+_OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference"})
 """Items that a server made and that tell an agent nothing new: it has its own memory of them."""
 
 
@@ -32,6 +35,28 @@ def parse_items(given: object, where: str) -> list[dict[str, Any]]:
 def parse_conversation_rows(rows: Sequence[Mapping[str, Any]]) -> Conversation:
     """Parse a conversation that ends with the user's message. Raises ``ApiError``."""
     return conversation_of(rows, "input")
+
+
+_COMPACTED = "hw1."
+"""Begins a conversation in short of ours. It holds no secret, and is judged as any history that a client sends."""
+
+
+def encode_compaction(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Encode a conversation in short, which clients keep and bring back without looking into it."""
+    return _COMPACTED + base64.urlsafe_b64encode(json.dumps(list(rows)).encode()).decode()
+
+
+def _decode_compaction(given: object, where: str) -> list[dict[str, Any]]:
+    """Decode a conversation in short; nothing for one that another server made. Raises ``ApiError``."""
+    if not isinstance(given, str) or not given.startswith(_COMPACTED):
+        return []
+    try:
+        rows = json_value(base64.b64decode(given.removeprefix(_COMPACTED), altchars=b"-_", validate=True))
+    except (ValueError, RecursionError):
+        rows = None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise invalid(f"{where}.encrypted_content", f"Invalid '{where}.encrypted_content': it was changed.")
+    return rows
 
 
 def _messages(given: object, where: str) -> list[dict[str, Any]]:
@@ -62,4 +87,6 @@ def _message(item: Mapping[str, Any], where: str) -> Sequence[dict[str, Any]]:
         return [{"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}]
     if isinstance(kind, str) and kind in _OURS:
         return []
+    if kind == "compaction":
+        return _decode_compaction(item.get("encrypted_content"), where)
     raise invalid(f"{where}.type", f"Invalid '{where}.type': {str(kind)[:40]!r} is not known.")

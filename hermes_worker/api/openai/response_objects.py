@@ -8,7 +8,7 @@ output, so every replica gives the same ones.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ from hermes_worker.api.openai.outcome import RunOutcome, build_handover_outcome,
 from hermes_worker.core.client_tools import ClientCall, ClientCallId, ClientTool, HandedCall
 from hermes_worker.core.messages import Role, Usage
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.client_tools import find_client_tools
 from hermes_worker.services.submission import DEFAULT_MODEL_ALIAS
 from hermes_worker.store.runs.responses import TurnRecord
-from hermes_worker.store.runs.views import RunView
 
 SHOWN_CHARS_MAX = 1_000
 """Most characters shown of a tool's arguments and output; ``GET /v1/runs/{run_id}/result`` has all of them."""
@@ -50,7 +50,7 @@ def build_response(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = Fa
         "instructions": turn.spec.instructions,
         "max_output_tokens": None,
         "model": echo.get("model") or DEFAULT_MODEL_ALIAS,
-        "output": list_output_items(turn, part),
+        "output": _list_shown_items(turn, part, outcome),
         "parallel_tool_calls": True,
         "previous_response_id": make_response_id(view.run_id, part - 1) if part else echo.get("previous_response_id"),
         "conversation": _conversation(view, echo),
@@ -58,14 +58,28 @@ def build_response(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = Fa
         "store": bool(echo.get("store", True)),
         "temperature": None,
         "text": {"format": _format(turn.spec.output_schema)},
-        "tool_choice": "auto",
+        "tool_choice": _tool_choice(turn.spec.forced_tools) if not part else "auto",
         "tools": [_tool(tool) for tool in find_client_tools(turn.tools)],
         "top_p": None,
         "truncation": "disabled",
-        "usage": _usage(view.usage) if outcome and not _is_calls(outcome) else None,
+        "usage": build_usage(view.usage) if outcome and not _is_calls(outcome) else None,
         "user": None,
         "metadata": dict(turn.spec.metadata),
     }
+
+
+def _list_shown_items(turn: TurnRecord, part: int, outcome: RunOutcome | None) -> list[dict[str, Any]]:
+    """List the output. A failed part has none that could be taken for an answer: clients would parse it."""
+    items = list_output_items(turn, part)
+    if outcome is None or name_status(turn.view, outcome) != "failed":
+        return items
+    return [item for item in items if item["type"] != "message"]
+
+
+def _tool_choice(forced: Sequence[str]) -> str | dict[str, str]:
+    if len(forced) == 1:
+        return {"type": "function", "name": forced[0]}
+    return "required" if forced else "auto"
 
 
 def _tool(tool: ClientTool) -> dict[str, Any]:
@@ -106,7 +120,11 @@ def name_status(view: RunView, outcome: RunOutcome | None) -> str:
 def _error(view: RunView, outcome: RunOutcome | None) -> dict[str, str] | None:
     if outcome is None or name_status(view, outcome) != "failed":
         return None
-    return {"code": "server_error", "message": outcome.error or "The run ended without an answer."}
+    return {
+        "code": "server_error",
+        "type": "server_error",
+        "message": outcome.error or "The run ended without an answer.",
+    }
 
 
 def _incomplete(outcome: RunOutcome | None) -> dict[str, str] | None:
@@ -121,7 +139,8 @@ def _conversation(view: RunView, echo: Mapping[str, Any]) -> dict[str, str] | No
     return {"id": view.session.name or f"conv_{view.session.id.removeprefix('run_')}"}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def build_usage(usage: Usage) -> dict[str, Any]:
+    """Count tokens as responses do."""
     read = usage.input + usage.cache_read + usage.cache_write
     return {
         "input_tokens": read,

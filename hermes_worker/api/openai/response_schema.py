@@ -35,7 +35,7 @@ def is_conversation_id(text: str) -> bool:
 
 
 def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
-    listed = {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": parts}}
+    listed = {"type": "array", "maxItems": ITEMS_MAX, "items": parts[0] if len(parts) == 1 else {"anyOf": parts}}
     return {
         "type": "object",
         "properties": {
@@ -50,7 +50,11 @@ def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
 def _items(*texts_of: str) -> dict[str, Any]:
     """Describe a list of items: the user's messages, messages with the roles ``texts_of``, and items that are
     ignored."""
-    passed_over = {"type": "object", "properties": {"type": {"enum": ["reasoning", "mcp_call"]}}, "required": ["type"]}
+    passed_over = {
+        "type": "object",
+        "properties": {"type": {"enum": ["reasoning", "mcp_call", "compaction"]}},
+        "required": ["type"],
+    }
     kinds = [_item(["user"], [TEXT_PART, IMAGE_PART]), _item([*texts_of], [TEXT_PART]), passed_over]
     return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": kinds}}
 

@@ -31,8 +31,8 @@ from hermes_worker.core.client_tools import IS_CLIENTS, HandedReply, HandoverWat
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
 from hermes_worker.stream import sse
-from hermes_worker.stream.events import MESSAGE_DELTA
 from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.wire_events import MESSAGE_DELTA, WireEvent
 
 LAST = "response.end"
 """A placeholder for the last event, whose name says how the response ended."""
@@ -126,7 +126,7 @@ class ResponseTeller(sse.MergedView):
 
     # --- texts ---
 
-    def _translate(self, event: sse.WireEvent) -> Iterator[ResponseEvent]:
+    def _translate(self, event: WireEvent) -> Iterator[ResponseEvent]:
         if event.name != MESSAGE_DELTA:
             return
         text = self._text

@@ -22,11 +22,11 @@ from hermes_worker.api.openai.chat_messages import results_in
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
     TakenResults,
+    read_tools,
     refuse_unknown,
     take_results,
     tell_taken,
     tools_differ,
-    tools_of,
 )
 from hermes_worker.api.openai.conversation_objects import conversation_not_found, read_session_name
 from hermes_worker.api.openai.models import choose_model
@@ -172,17 +172,18 @@ def _take(
     context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, brought: Sequence[BroughtResult]
 ) -> TakenResults:
     if body.previous_response_id is not None:
-        earlier = _load_response(context, caller.tenant, body.previous_response_id)
+        earlier = load_response(context, caller.tenant, body.previous_response_id)
         if earlier.of.run_id.removeprefix("run_") not in brought[-1].call_id:
             refuse_unknown(brought[-1])
-    return take_results(context, caller, brought)
+    forced = read_tools(body.tools, body.tool_choice, nested=False).forced
+    return take_results(context, caller, brought, forced)
 
 
 def _submission(
     context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, rows: Sequence[Mapping[str, Any]]
 ) -> Submission:
     said = parse_conversation_rows(rows)
-    brought = tools_of(body.tools, body.tool_choice, nested=False)
+    brought = read_tools(body.tools, body.tool_choice, nested=False)
     instructions = [text for text in (body.instructions or "", *said.instructions) if text.strip()]
     return Submission(
         input=said.input,
@@ -200,9 +201,10 @@ def _submission(
             "background": bool(body.background),
             "previous_response_id": body.previous_response_id,
             "conversation": body.conversation_id,
-            **({BROUGHT_TOOLS: True} if brought else {}),
+            **({BROUGHT_TOOLS: True} if brought.tools else {}),
         },
-        client_tools=brought,
+        client_tools=brought.tools,
+        forced_tools=brought.forced,
     )
 
 
@@ -218,7 +220,7 @@ def _accept(context: ApiContext, submission: Submission, body: response_schema.R
             raise tools_differ("tools")
         return accept(context.client, submission)
     try:
-        earlier = _load_response(context, submission.principal.tenant, body.previous_response_id)
+        earlier = load_response(context, submission.principal.tenant, body.previous_response_id)
     except ApiError:
         message = f"Previous response with id {body.previous_response_id[:80]!r} not found."
         raise ApiError(404, message, code="previous_response_not_found", param="previous_response_id") from None
@@ -255,7 +257,7 @@ class _StoredResponse:
     turn: TurnRecord
 
 
-def _load_response(context: ApiContext, tenant: str, response: str) -> _StoredResponse:
+def load_response(context: ApiContext, tenant: str, response: str) -> _StoredResponse:
     """Load a response. One that is unknown, another tenant's, not stored or deleted raises the same ``ApiError``."""
     responses = Responses(context.client.database)
     named = response_schema.read_response_id(response)
@@ -278,7 +280,7 @@ def _not_found(response: str) -> ApiError:
 
 
 async def _own_response(context: Context, caller: Caller, response_id: str) -> _StoredResponse:
-    return await context.call_store(_load_response, context, caller.tenant, response_id)
+    return await context.call_store(load_response, context, caller.tenant, response_id)
 
 
 _OwnResponse = Annotated[_StoredResponse, Depends(_own_response)]

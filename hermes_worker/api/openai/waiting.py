@@ -17,7 +17,7 @@ from hermes_worker.core.client_tools import HandoverWatch
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import TERMINAL_EVENTS, StoredEvent
-from hermes_worker.store.runs.views import RunView
+from hermes_worker.core.run_views import RunView
 from hermes_worker.stream.followers import Feed
 from hermes_worker.stream.live import LiveEntry
 from hermes_worker.stream.readers import ReadersOf, TooManyReaders

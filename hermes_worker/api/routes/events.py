@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
@@ -18,9 +18,11 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
+from hermes_worker.core.cloud_events import CLOUD_EVENT_SCHEMA, CLOUD_EVENTS
 from hermes_worker.stream import sse
 from hermes_worker.stream.events import ANY_RUN_EVENT, build_item_schema
 from hermes_worker.stream.followers import Feed
+from hermes_worker.stream.wire_events import WireEvent
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -30,9 +32,14 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{sse.CURSOR_FORM}"})]
 
 
-def declare_stream(name: str, id_form: str) -> schema.Answers:
-    """Describe the answers of a route that streams events; ``name`` names the schema of one event in the document."""
-    described = {"content": {"text/event-stream": {"itemSchema": build_item_schema(name, id_form)}}}
+def declare_stream(name: str, id_form: str, *other_forms: dict[str, Any]) -> schema.Answers:
+    """Describe the answers of a route that streams events; ``name`` names the schema of one event in the document, and
+    ``other_forms`` are schemas of the forms that a request may ask for instead."""
+    item = build_item_schema(name, id_form)
+    if other_forms:
+        data = item["properties"]["data"]
+        data["contentSchema"] = {"anyOf": [data["contentSchema"], *other_forms]}
+    described = {"content": {"text/event-stream": {"itemSchema": item}}}
     return {
         200: {**described, "description": "What happened, and then what happens."},
         **schema.declare_errors(404, 410, 429, 503),
@@ -72,19 +79,23 @@ class EventStream(StreamingResponse):
 @router.get(
     "/{run_id}/events",
     response_class=EventStream,
-    responses=declare_stream(ANY_RUN_EVENT, sse.CURSOR_FORM),
+    responses=declare_stream(ANY_RUN_EVENT, sse.CURSOR_FORM, CLOUD_EVENT_SCHEMA),
     dependencies=[READS],
 )
 async def run_events(
     context: Context,
     run_id: OwnRun,
     after: Annotated[EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
+    form: Annotated[
+        Literal["plain", "cloudevents"], Query(alias="format", description="'cloudevents' for CloudEvents 1.0.")
+    ] = "plain",
     last_event_id: Annotated[EventId | None, Header()] = None,
 ) -> EventStream:
     """Everything that happened to a run and, as it happens, everything that will."""
     told = _cursor(last_event_id, after)
     start = await context.call_store(read_stream_start, context.client.views, run_id)
-    return EventStream(context, run_id, partial(_frames, context, run_id, sse.Merge(told, start)))
+    write = sse.format_cloud_event if form == CLOUD_EVENTS else sse.format_frame
+    return EventStream(context, run_id, partial(_frames, context, run_id, sse.Merge(told, start), write))
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
@@ -99,8 +110,13 @@ def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
     return newest
 
 
-async def _frames(context: ApiContext, run_id: str, merge: sse.Merge, feed: Feed) -> AsyncIterator[bytes]:
+_Write = Callable[[str, WireEvent], bytes]
+
+
+async def _frames(
+    context: ApiContext, run_id: str, merge: sse.Merge, write: _Write, feed: Feed
+) -> AsyncIterator[bytes]:
     async with announce_reader(context, run_id, merge):
         async for told in follow(context, run_id, merge, feed):
-            yield b"".join(sse.format_frame(run_id, event) for event in told) if told else sse.KEEPALIVE
+            yield b"".join(write(run_id, event) for event in told) if told else sse.KEEPALIVE
     yield sse.CLOSED if merge.is_over else sse.GOING_AWAY

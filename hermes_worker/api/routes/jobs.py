@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
@@ -19,16 +19,28 @@ from hermes_worker.api.job_schema import CHANGED_JOB, NEW_JOB, JobBody
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_answer, declare_errors
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import USER_HEADER, KeyScope, Principal
-from hermes_worker.schemas.jobs import JobHistory, JobList, JobRemoved, NewJob, OneJob, OneJobInFull
+from hermes_worker.resource import Resource
+from hermes_worker.schemas.jobs import (
+    FiringObject,
+    JobHistory,
+    JobInFull,
+    JobList,
+    JobObject,
+    JobRemoved,
+    NewJob,
+    NewJobObject,
+    OneJob,
+    OneJobInFull,
+)
 from hermes_worker.store.jobs.job_rows import JobRow
-from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
+from hermes_worker.store.jobs.jobs import FiringView, JobNotFound, Jobs
 from scheduler import jobs as work
 
 router = APIRouter(
     dependencies=[needs(KeyScope.JOBS)],
     prefix="/api/jobs",
     tags=["jobs"],
-    responses={**declare_errors(400, shape=EITHER_ERROR), **declare_errors(503, shape=FlatError)},
+    responses={**declare_errors(400, 403, shape=EITHER_ERROR), **declare_errors(503, shape=FlatError)},
 )
 _OF_ONE_JOB = declare_errors(404, shape=FlatError)
 _JOB_ID = re.compile(r"[0-9a-f]{12}")
@@ -44,10 +56,11 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status_code=status)
 
 
-async def _answer(context: Context, caller: Principal, call: Callable[[Jobs], Any]) -> JSONResponse:
+async def _answer(context: Context, caller: Principal, call: Callable[[Jobs], Resource]) -> JSONResponse:
     jobs = Jobs(context.client.database, caller.tenant)
     try:
-        return JSONResponse(await context.call_store(call, jobs))
+        answer = await context.call_store(call, jobs)
+        return JSONResponse(answer.model_dump(mode="json", exclude_unset=True))
     except JobNotFound:
         return _error(404, "Job not found")
     except UnavailableError:
@@ -72,7 +85,7 @@ async def _body(request: Request) -> JobBody | JSONResponse:
         return _error(400, error.message)
 
 
-async def _on_job(context: Context, caller: Principal, job_id: str, call: Callable[[Jobs], Any]) -> JSONResponse:
+async def _on_job(context: Context, caller: Principal, job_id: str, call: Callable[[Jobs], Resource]) -> JSONResponse:
     if not _JOB_ID.fullmatch(job_id):
         return _error(400, "Invalid job ID format")
     return await _answer(context, caller, call)
@@ -82,10 +95,10 @@ async def _on_job(context: Context, caller: Principal, job_id: str, call: Callab
 async def list_jobs(context: Context, caller: Caller, include_disabled: bool = False) -> JSONResponse:
     """Every job that is scheduled, or every job."""
 
-    def found(jobs: Jobs) -> Any:
-        return {"jobs": [_with_latest(jobs, row) for row in jobs.list_jobs(include_disabled=include_disabled)]}
+    def load(jobs: Jobs) -> Resource:
+        return JobList(jobs=[_with_latest(jobs, row) for row in jobs.list_jobs(include_disabled=include_disabled)])
 
-    return await _answer(context, caller, found)
+    return await _answer(context, caller, load)
 
 
 @router.post("", openapi_extra=NEW_JOB, responses=declare_answer(NewJob) | declare_errors(408))
@@ -100,10 +113,11 @@ async def create_job(context: Context, caller: Caller, request: Request) -> JSON
         return _error(400, "Name and schedule are required")
     asked, seen = body.as_request, _describe_caller(request)
 
-    def create(jobs: Jobs) -> Any:
-        made = {"job": build_job_object(work.create(jobs, asked, seen, source=caller.source))}
-        notice = work.find_scheduler_notice(jobs)
-        return made if notice is None else {"job": made["job"] | {"notice": notice}}
+    def create(jobs: Jobs) -> Resource:
+        document = work.build_job_document(work.create(jobs, asked, seen, source=caller.source))
+        if (notice := work.find_scheduler_notice(jobs)) is not None:
+            document["notice"] = notice
+        return NewJob(job=NewJobObject(**document))
 
     return await _answer(context, caller, create)
 
@@ -120,7 +134,7 @@ def _describe_caller(request: Request) -> dict[str, str]:
 @router.get("/{job_id}", responses=declare_answer(OneJobInFull) | _OF_ONE_JOB)
 async def get_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """One job."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": _with_latest(jobs, jobs.get(job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: OneJobInFull(job=_with_latest(jobs, jobs.get(job_id))))
 
 
 @router.patch(
@@ -137,11 +151,11 @@ async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Reque
         return _error(400, "No valid fields to update")
     asked, enabled = body.as_request, body.enabled
 
-    def change(jobs: Jobs) -> Any:
+    def change(jobs: Jobs) -> Resource:
         row = work.edit(jobs, job_id, asked, source=caller.source)
         if enabled is not None:
             row = work.resume(jobs, job_id) if enabled else work.pause(jobs, job_id)
-        return {"job": build_job_object(row)}
+        return _build_one(row)
 
     return await _on_job(context, caller, job_id, change)
 
@@ -150,9 +164,9 @@ async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Reque
 async def remove_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Forget a job; its history is kept."""
 
-    def remove(jobs: Jobs) -> Any:
+    def remove(jobs: Jobs) -> Resource:
         jobs.remove(job_id)
-        return {"ok": True}
+        return JobRemoved(ok=True)
 
     return await _on_job(context, caller, job_id, remove)
 
@@ -160,21 +174,19 @@ async def remove_job(context: Context, caller: Caller, job_id: _Id) -> JSONRespo
 @router.post("/{job_id}/pause", responses=declare_answer(OneJob) | _OF_ONE_JOB)
 async def pause_job(context: Context, caller: Caller, job_id: _Id, reason: _Reason = None) -> JSONResponse:
     """Nothing comes due until the job is resumed."""
-    return await _on_job(
-        context, caller, job_id, lambda jobs: {"job": build_job_object(work.pause(jobs, job_id, reason))}
-    )
+    return await _on_job(context, caller, job_id, lambda jobs: _build_one(work.pause(jobs, job_id, reason)))
 
 
 @router.post("/{job_id}/resume", responses=declare_answer(OneJob) | _OF_ONE_JOB)
 async def resume_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Go on with the next slot."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": build_job_object(work.resume(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: _build_one(work.resume(jobs, job_id)))
 
 
 @router.post("/{job_id}/run", responses=declare_answer(OneJob) | _OF_ONE_JOB)
 async def run_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse:
     """Due at the next tick."""
-    return await _on_job(context, caller, job_id, lambda jobs: {"job": build_job_object(work.run_now(jobs, job_id))})
+    return await _on_job(context, caller, job_id, lambda jobs: _build_one(work.run_now(jobs, job_id)))
 
 
 @router.get("/{job_id}/history", responses=declare_answer(JobHistory) | _OF_ONE_JOB)
@@ -185,24 +197,25 @@ async def job_history(
     if not 1 <= limit <= _HISTORY_MAX:
         return _error(400, f"limit must be from 1 to {_HISTORY_MAX}")
 
-    def found(jobs: Jobs) -> Any:
-        pk = jobs.get(job_id).pk
-        return {
-            "firings": [work.build_firing_object(view) for view in jobs.list_firings(pk, limit=limit, before=before)]
-        }
+    def load(jobs: Jobs) -> Resource:
+        views = jobs.list_firings(jobs.get(job_id).pk, limit=limit, before=before)
+        return JobHistory(firings=[_build_firing(view) for view in views])
 
-    return await _on_job(context, caller, job_id, found)
+    return await _on_job(context, caller, job_id, load)
 
 
-def _with_latest(jobs: Jobs, row: JobRow) -> dict[str, Any]:
+def _with_latest(jobs: Jobs, row: JobRow) -> JobInFull:
     latest = jobs.list_firings(row.pk, limit=1)
-    return {
-        **build_job_object(row),
-        "last_delivery_error": jobs.find_delivery_error(row.pk),
-        "latest_execution": work.build_firing_object(latest[0]) if latest else None,
-    }
+    return JobInFull(
+        **work.build_job_document(row),
+        last_delivery_error=jobs.find_delivery_error(row.pk),
+        latest_execution=_build_firing(latest[0]) if latest else None,
+    )
 
 
-def build_job_object(row: JobRow) -> dict[str, Any]:
-    """Write a job under Hermes Agent's names."""
-    return work.build_job_document(row)
+def _build_one(row: JobRow) -> OneJob:
+    return OneJob(job=JobObject(**work.build_job_document(row)))
+
+
+def _build_firing(view: FiringView) -> FiringObject:
+    return FiringObject(**work.build_firing_object(view))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
@@ -22,6 +22,8 @@ from hermes_worker.api.stopping import stop
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import USER_HEADER, Principal
 from hermes_worker.core.priority import Priority
+from hermes_worker.core.run_views import RunView
+from hermes_worker.core.spec import Multitask
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.runs import (
     BeganWithObject,
@@ -38,8 +40,7 @@ from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.runs.runs import Created, Multitask, RunNotFound
-from hermes_worker.store.runs.views import RunView
+from hermes_worker.store.runs.runs import Created, RunNotFound
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
@@ -73,36 +74,42 @@ def build_submission(body: schema.CreateRun, caller: Principal, idempotency_key:
         raise ApiError(403, message, code="not_the_installations_key", param="workspace")
     said = parse_conversation(body.input, body.conversation_history)
     instructions = [text for text in (*said.instructions, body.instructions or "") if text.strip()]
+    plain = {_NAMES.get(name, name): value for name, value in body if value is not None and name not in _READ_APART}
     return Submission(
+        **plain,
         input=said.input,
         instructions="\n\n".join(instructions) or None,
         history=said.history,
-        session_id=body.session_id,
-        directory=body.workspace,
-        model=body.model,
-        toolsets=body.toolsets,
-        iterations_max=body.max_iterations,
-        wall_s_max=body.max_wall_s,
-        tokens_max=body.max_total_tokens,
-        tool_calls_max=body.max_tool_calls,
-        cost_usd_max=body.max_cost_usd,
         budget=BudgetMode(body.budget_mode) if body.budget_mode else None,
         principal=caller,
         source=caller.source,
-        metadata=body.metadata or {},
-        settings=body.settings or {},
-        output_schema=body.output_schema,
-        skills=body.skills or (),
-        artifacts=body.artifacts,
-        tags=body.tags or (),
         priority=Priority.from_word(body.priority) if body.priority else None,
-        not_before=body.not_before,
-        delay_s=body.delay_s,
-        deadline=body.deadline,
         deliver=_deliver(body),
         multitask=Multitask(body.multitask),
         idempotency_key=idempotency_key,
     )
+
+
+_NAMES = {
+    "workspace": "directory",
+    "max_iterations": "iterations_max",
+    "max_wall_s": "wall_s_max",
+    "max_total_tokens": "tokens_max",
+    "max_tool_calls": "tool_calls_max",
+    "max_cost_usd": "cost_usd_max",
+}
+"""Fields of a body that have another name in ``Submission``."""
+_READ_APART = {
+    "input",
+    "instructions",
+    "conversation_history",
+    "budget_mode",
+    "priority",
+    "deliver",
+    "webhook",
+    "multitask",
+}
+"""Fields of a body that are converted; all others are copied by their name."""
 
 
 def _deliver(body: schema.CreateRun) -> list[str]:
@@ -200,6 +207,7 @@ def build_run_filter(wanted: schema.ListRuns, tenant: str, source: str) -> RunFi
         tenant=tenant,
         source=source,
         statuses=tuple(sorted(set(wanted.status))),
+        kinds=tuple(sorted(set(wanted.kind))),
         tags=tuple(sorted(set(wanted.tag))),
         session_id=wanted.session_id,
         job_id=wanted.job_id,
@@ -275,12 +283,11 @@ def _inspect(client: Client, run_id: str, source: str) -> RunObject:
     inspected = build_run_object(view, calls, source=source)
     if not view.status.is_terminal:
         inspected.standing = schema.build_standing_object(client.standings.find_standing(run_id))
-    notes = Listing(client.database).load_notes(run_id)
-    inspected.tags, inspected.metadata = list(notes.tags) or None, dict(notes.metadata) or None
-    inspected.retry_of = notes.retry_of
-    inspected.began_with = BeganWithObject.model_validate(
-        {name: value or None for name, value in asdict(notes.began_with).items()}
-    )
+    notes = asdict(Listing(client.database).load_notes(run_id))
+    begun = {name: value or None for name, value in notes.pop("began_with").items()}
+    for name, value in notes.items():
+        setattr(inspected, name, value or None)
+    inspected.began_with = BeganWithObject.model_validate(begun)
     inspected.budget = schema.build_budget_object(client.trees.load_budget(run_id))
     return inspected
 
@@ -290,6 +297,11 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
     Priority.NORMAL: None,
     Priority.HIGH: "high",
 }
+_CONVERTED = {"delegated", "doubtful_cost_usd", "error", "exit_reason", "priority", "tags", "usage"}
+_SHOWN_AS_STORED = tuple(
+    each.name for each in fields(RunView) if each.name in RunObject.model_fields.keys() - _CONVERTED
+)
+"""Fields that a run has under the same name and with the same value."""
 
 
 def build_run_object(view: RunView, calls: CallSummary | None = None, *, source: str = "api") -> RunObject:
@@ -297,19 +309,11 @@ def build_run_object(view: RunView, calls: CallSummary | None = None, *, source:
     shown alone."""
     has_ended = view.status.is_terminal
     return RunObject(
-        run_id=view.run_id,
-        status=view.status,
-        created_at=view.created_at,
-        updated_at=view.updated_at,
+        **{name: getattr(view, name) for name in _SHOWN_AS_STORED},
         session_id=view.session.choose_reference(source),
-        title=view.title,
+        delegated=view.delegated or None,
         tags=list(view.tags) or None,
         priority=_PRIORITY[view.priority],
-        not_before=view.not_before,
-        retry_of=view.retry_of,
-        model=view.model,
-        last_event=view.last_event,
-        output=view.output,
         usage=schema.build_usage_object(view),
         error=redact(view.error) if view.error else None,
         exit_reason=view.exit_text,
@@ -318,15 +322,8 @@ def build_run_object(view: RunView, calls: CallSummary | None = None, *, source:
         failed=view.is_failed if has_ended else None,
         interrupted=view.is_interrupted if has_ended else None,
         estimated_cost_usd=None if view.cost_usd is None else float(view.cost_usd),
-        cost_status=view.cost_status,
         doubtful_cost_usd=float(view.doubtful_cost_usd) or None,
-        iteration=view.iteration,
-        iterations_max=view.iterations_max,
-        started_at=view.started_at,
-        finished_at=view.finished_at,
-        resume_at=view.resume_at,
         tool_calls=calls,
-        pending_steer=view.pending_steer,
     )
 
 

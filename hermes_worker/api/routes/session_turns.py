@@ -20,7 +20,7 @@ from hermes_worker.api.messages import parse_conversation
 from hermes_worker.api.openai.waiting import ClientLeft, require_reader_room, server_stops, wait_for_end
 from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.routes.events import EventStream
-from hermes_worker.api.routes.sessions import declare_body, read_body
+from hermes_worker.api.routes.sessions import read_body
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.schema import KEY_FORM
 from hermes_worker.api.wire.session_objects import AssistantMessage, ChatCompletion, ChatTurn, CompressSession
@@ -66,7 +66,7 @@ _Body = Annotated[ChatTurn, Depends(_turn)]
 @router.post(
     "/{session_id}/chat",
     response_model=ChatCompletion,
-    openapi_extra=declare_body(ChatTurn, is_required=True),
+    openapi_extra=schema.declare_body(ChatTurn, is_required=True),
     responses=schema.declare_errors(502),
     dependencies=[WRITES],
 )
@@ -106,7 +106,7 @@ async def chat(
 @router.post(
     "/{session_id}/chat/stream",
     response_class=EventStream,
-    openapi_extra=declare_body(ChatTurn, is_required=True),
+    openapi_extra=schema.declare_body(ChatTurn, is_required=True),
     responses=_TOLD,
     dependencies=[WRITES],
 )
@@ -145,7 +145,7 @@ async def _read_compression(request: Request) -> CompressSession:
     "/{session_id}/compress",
     status_code=202,
     response_model=CompressionAccepted,
-    openapi_extra=declare_body(CompressSession),
+    openapi_extra=schema.declare_body(CompressSession),
     dependencies=[WRITES],
 )
 async def compress(

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
@@ -29,9 +28,7 @@ from hermes_worker.api.wire.session_objects import (
 )
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.session_imports import InvalidImport
-from hermes_worker.features.retention.erasure_rows import ErasureHeld, NotYetErased, RunsAtWork
-from hermes_worker.features.retention.erasure_service import SessionOfChild, delete_session
-from hermes_worker.schemas.sessions import MessageList, OneSession, SessionDeleted, SessionList
+from hermes_worker.schemas.sessions import MessageList, OneSession, SessionList
 from hermes_worker.services.session_imports import import_session
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
 from hermes_worker.store.runs.runs import SessionNotFound
@@ -75,12 +72,6 @@ async def _fork(request: Request) -> ForkSession:
     return await read_body(request, ForkSession)
 
 
-def declare_body(kind: type[BaseModel], *, is_required: bool = False) -> dict[str, object]:
-    """Describe in the document the body of a route that reads it itself."""
-    content = {"application/json": {"schema": kind.model_json_schema()}}
-    return {"requestBody": {"required": is_required, "content": content}}
-
-
 def make_name() -> str:
     """Make a name for a session that was given none, in Hermes Agent's form."""
     return f"api_{int(time.time())}_{secrets.token_hex(4)}"
@@ -115,7 +106,7 @@ async def list_sessions(context: Context, caller: Caller, wanted: Annotated[List
     "",
     status_code=201,
     response_model=OneSession,
-    openapi_extra=declare_body(CreateSession),
+    openapi_extra=schema.declare_body(CreateSession),
     responses=schema.declare_errors(408, 409),
     dependencies=[WRITES],
 )
@@ -168,7 +159,7 @@ async def _import(request: Request) -> ImportSession:
     "/import",
     status_code=201,
     response_model=OneSession,
-    openapi_extra=declare_body(ImportSession, is_required=True),
+    openapi_extra=schema.declare_body(ImportSession, is_required=True),
     responses=schema.declare_errors(408, 409),
     dependencies=[WRITES],
 )
@@ -195,7 +186,7 @@ async def get_session(context: Context, caller: Caller, session_id: OwnSession) 
 @router.patch(
     "/{session_id}",
     response_model=OneSession,
-    openapi_extra=declare_body(PatchSession),
+    openapi_extra=schema.declare_body(PatchSession),
     responses=schema.declare_errors(404, 408),
     dependencies=[WRITES],
 )
@@ -216,25 +207,6 @@ async def change_session(
     return OneSession(session=build_session_object(view, caller.source))
 
 
-@router.delete(
-    "/{session_id}", response_model=SessionDeleted, responses=schema.declare_errors(404, 409), dependencies=[WRITES]
-)
-async def remove_session(context: Context, caller: Caller, session_id: OwnSession) -> SessionDeleted:
-    """Delete a session with its runs and what they delegated. Their ids answer with 410 from then on."""
-    try:
-        await context.call_store(
-            delete_session, context.client, caller.tenant, session_id, by=caller.display_name, source=caller.source
-        )
-    except SessionOfChild as error:
-        raise ApiError(409, f"{error}.", code="session_of_child") from None
-    except ErasureHeld as error:
-        raise ApiError(409, f"{error}.", code="session_held") from None
-    except (RunsAtWork, NotYetErased):
-        message = "Something is still at work in this session, and nothing new begins there. Delete it again."
-        raise ApiError(409, message, code="session_active", headers={"Retry-After": "1"}) from None
-    return SessionDeleted(id=session_id)
-
-
 @router.get(
     "/{session_id}/messages", response_model=MessageList, responses=schema.declare_errors(404), dependencies=[READS]
 )
@@ -252,7 +224,7 @@ async def list_messages(
     "/{session_id}/fork",
     status_code=201,
     response_model=OneSession,
-    openapi_extra=declare_body(ForkSession),
+    openapi_extra=schema.declare_body(ForkSession),
     responses=schema.declare_errors(404, 408, 409),
     dependencies=[WRITES],
 )

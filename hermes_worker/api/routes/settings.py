@@ -15,9 +15,9 @@ from hermes_worker.api.errors import invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OVERRIDABLE
-from hermes_worker.features.configurations.service import SettingsScope, find_effective_settings, override_for_session
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.settings import SessionSettingsObject, SettingList, SettingObject
+from hermes_worker.services.effective_settings import SettingsScope, find_effective_settings, override_for_session
 from hermes_worker.settings import SettingWithSource
 from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.store.access.principals import TenantNotFound

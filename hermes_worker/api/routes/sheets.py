@@ -16,14 +16,14 @@ from hermes_worker.api.cursors import make_cursor, read_cursor
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnRun, choose_listed_tenant
 from hermes_worker.api.routes.runs import build_run_filter
+from hermes_worker.core.run_views import HookCallView, RunNews, RunSheet, RunView
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.runs import TrajectoryObject
 from hermes_worker.services.results import build_training_sample
-from hermes_worker.services.sheets import RunNews, RunSheet, load_news, load_sheet, redact_run
-from hermes_worker.store.hooks.calls import HookCalls, HookCallView
+from hermes_worker.services.sheets import load_news, load_sheet, redact_run
+from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.runs.listing import Listing
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.store.runs.views import RunView
 
 router = APIRouter(prefix="/v1/sheets", tags=["runs"], responses=schema.declare_errors(503))
 

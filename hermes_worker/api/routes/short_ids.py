@@ -11,9 +11,8 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.core.short_ids import ShortKind, is_whole_id
+from hermes_worker.core.short_ids import AmbiguousId, ShortKind, is_whole_id
 from hermes_worker.store.outbox.deliveries import Deliveries
-from hermes_worker.store.short_ids import AmbiguousId
 
 router = APIRouter(prefix="/v1/ids", tags=["runs"], responses=schema.declare_errors(404, 409, 503))
 

@@ -23,6 +23,7 @@ from hermes_worker.store.runs.trees import TreeEvent
 from hermes_worker.stream import sse
 from hermes_worker.stream.events import ANY_TREE_EVENT
 from hermes_worker.stream.followers import Feed
+from hermes_worker.stream.wire_events import WireEvent
 from hermes_worker.wiring import Client
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -120,5 +121,5 @@ def _frame(event: TreeEvent, usage: Usage) -> bytes:
     where = {"depth": event.depth, "parent_run_id": event.parent_run_id}
     fields = {**where, **sse.build_row_fields(event.event, usage)}
     return sse.format_frame(
-        event.run_id, sse.WireEvent(id=str(event.seq), name=event.event.name, at=event.event.at, fields=fields)
+        event.run_id, WireEvent(id=str(event.seq), name=event.event.name, at=event.event.at, fields=fields)
     )

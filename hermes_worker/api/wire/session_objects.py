@@ -158,7 +158,7 @@ _Imported = Annotated[
             "type": "object",
             "properties": {
                 "id": {"type": "string", "minLength": 1},
-                "messages": {"type": "array", "maxItems": IMPORTED_MESSAGES_MAX},
+                "messages": {"type": "array", "maxItems": IMPORTED_MESSAGES_MAX, "items": {}},
             },
             "required": ["id", "messages"],
         }
@@ -187,9 +187,9 @@ class ForkSession(BaseModel):
     title: _Title | None = Field(None, description="Default: that of the source, and a number.")
     message_id: int | None = Field(
         None,
-        ge=1,
+        ge=0,
         le=2**31 - 1,
-        description="The last message to take over. Default: the last of what is over.",
+        description="The last message to take over, 0 for none. Default: the last of what is over.",
     )
 
 
@@ -270,6 +270,7 @@ def build_session_object(view: SessionView, source: str = "api") -> SessionObjec
         cache_write_tokens=view.totals.cache_write,
         reasoning_tokens=view.totals.reasoning,
         estimated_cost_usd=view.totals.nano_usd / NANO,
+        has_unknown_cost=bool(view.totals.unpriced_runs),
         api_call_count=view.totals.iterations,
         parent_session_id=view.parent.choose_reference(source) if view.parent else None,
         last_active=view.last_active,

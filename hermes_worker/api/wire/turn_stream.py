@@ -17,8 +17,8 @@ from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import RunEventName, StoredEvent
 from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.stream import sse
-from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_PROGRESS
 from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.wire_events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_PROGRESS, WireEvent
 
 THINKING = "_thinking"
 """The tool name under which thinking is sent as progress, as in Hermes Agent."""
@@ -103,7 +103,7 @@ class TurnTeller(sse.MergedView):
         self._turn = turn
         self._told = told
         self._skips = told.part
-        self._last: sse.WireEvent | None = None
+        self._last: WireEvent | None = None
 
     def opening(self) -> list[bytes]:
         """Make the frames that come before the run's own events."""
@@ -134,7 +134,7 @@ class TurnTeller(sse.MergedView):
             frames.append(self._frame(name, end.at, fields, run=run, part=0 if is_all else number))
         return frames
 
-    def _frames(self, events: Iterable[sse.WireEvent]) -> list[bytes]:
+    def _frames(self, events: Iterable[WireEvent]) -> list[bytes]:
         frames = []
         for event in events:
             if event.is_last:
@@ -155,7 +155,7 @@ class TurnTeller(sse.MergedView):
         return b"event: %b\nid: %b\ndata: %b\n\n" % body
 
 
-def _translate(turn: TurnFacts, event: sse.WireEvent) -> tuple[str, Mapping[str, Any]]:
+def _translate(turn: TurnFacts, event: WireEvent) -> tuple[str, Mapping[str, Any]]:
     fields = event.fields
     of_message = {"message_id": turn.message_id}
     match event.name:
