@@ -99,9 +99,12 @@ def _open_stack_client(settings: Settings) -> HermesClient | None:
 
 def _build_client(settings: Settings, url: str, *, patience_s: float, key: str | None = None) -> HermesClient:
     from hermes_worker.client import HermesClient
+    from hermes_worker.settings.server_key import find_server_key
     from hermes_worker.settings.tls import build_own_context
 
     tls = build_own_context(settings.server) if url.startswith("https:") else None
+    if key is None and (own := find_server_key(settings)):
+        key = own.reveal()
     asks_for: dict[str, str] = {"tenant": chosen_tenant(), "user": this_user().partition(":")[2]}
     client = HermesClient(url, api_key=key, home=settings.home, patience_s=patience_s, tls=tls, **asks_for)
     _close_at_end(client.close)
@@ -143,18 +146,24 @@ class ApiLocation:
     """The person's home, where a verb may keep things."""
     place: str
     """The server's URL, or ``THIS_MACHINE``, whose port may be another one tomorrow."""
+    settings: Settings | None
+    """The settings of the home; ``None`` over ``--server``."""
     open: Callable[[float], HermesClient]
     """Opens a client, which retries for so many seconds where that is safe."""
 
 
-def find_api(home: Path | None) -> ApiLocation:
-    """Find the API for a verb that needs a fleet at work behind it. Raises ``ConfigurationError`` when no server is
-    named and none runs on the home."""
+def find_api(home: Path | None, *, as_person: bool = False) -> ApiLocation:
+    """Find the API for a verb that needs a fleet at work behind it. ``as_person`` names the person at this machine to
+    the API of the home, so that runs may work in directories of theirs. Raises ``ConfigurationError`` when no server
+    is named and none runs on the home."""
     chosen = find_chosen_server()
-    if chosen is not None and chosen.url is not None:
+    if chosen is not None:
         found = settings_module.load_settings(home=home).home
         return ApiLocation(
-            home=found, place=chosen.url, open=lambda patience_s: open_client(chosen, patience_s=patience_s)
+            home=found,
+            place=chosen.url,
+            settings=None,
+            open=lambda patience_s: open_client(chosen, patience_s=patience_s),
         )
     settings = client_settings(home, needs_servers=False)
     url = _find_own_api(settings)
@@ -162,9 +171,10 @@ def find_api(home: Path | None) -> ApiLocation:
     def open_own(patience_s: float) -> HermesClient:
         from hermes_worker.client import HermesClient
 
-        return HermesClient(url, home=settings.home, patience_s=patience_s)
+        user = this_user().partition(":")[2] if as_person else None
+        return HermesClient(url, home=settings.home, patience_s=patience_s, user=user)
 
-    return ApiLocation(home=settings.home, place=THIS_MACHINE, open=open_own)
+    return ApiLocation(home=settings.home, place=THIS_MACHINE, settings=settings, open=open_own)
 
 
 def _find_own_api(settings: Settings) -> str:

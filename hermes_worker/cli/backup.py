@@ -8,14 +8,15 @@ from pathlib import Path
 
 import click
 
+from hermes_worker.cli.copies import describe_copy
 from hermes_worker.cli.options import client_settings, common, home_option
-from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.archives import DATABASE, RESTORING, make_staging, put_in_place, unpack, write_archive
-from hermes_worker.local.paths import HomeBusy, has_no_rows, hold_home, is_held, list_spellings, prepare_home
+from hermes_worker.local.paths import HomeBusy, hold_home, is_held, list_spellings, prepare_home
 from hermes_worker.settings import Settings
 from hermes_worker.store.copies import copy_sqlite, merge_journal, require_intact
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.restore_detection import Epoch, is_copy, mark_epoch, remove_copy_mark
+from hermes_worker.store.restore_detection import Epoch, mark_epoch, remove_copy_mark
 from hermes_worker.system import faults
 
 _GB = 1024**3
@@ -64,6 +65,12 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
     help="Say that nothing works any more on what the archive was made of: then deliveries, hooks, chats, jobs and "
     "folders outside the home are used again. Without ARCHIVE and --mark-epoch, of a copy that was restored before.",
 )
+@click.option(
+    "--nothing-since",
+    is_flag=True,
+    help="Say that nothing was at work on the original after the backup: then no model is told of doubts, and no call "
+    "asks for them.",
+)
 @click.option("--size-max-gb", type=click.IntRange(1), default=64, show_default=True, help="Refuse larger archives.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def restore(
@@ -72,6 +79,7 @@ def restore(
     force: bool,
     mark_epoch: bool,
     original_gone: bool,
+    nothing_since: bool,
     size_max_gb: int,
     as_json: bool,
 ) -> None:
@@ -84,9 +92,10 @@ def restore(
         _confirm_original_gone(settings, as_json)
         return
     if archive is None:
-        found = _mark_epoch(settings, original_gone)
+        found = _mark_epoch(settings, original_gone, not nothing_since)
     else:
-        found = _restore(_load_embedded_settings(home), archive, force, size_max_gb, original_gone)
+        said = {"is_original_gone": original_gone, "may_have_worked": not nothing_since}
+        found = _restore(_load_embedded_settings(home), archive, force, size_max_gb, **said)
     if not original_gone:
         click.echo(f"this is a copy: {describe_copy(settings.home)}", err=True)
     if as_json:
@@ -96,33 +105,6 @@ def restore(
         f"marked: {found.calls_in_doubt} calls, {found.deliveries_in_doubt} deliveries and "
         f"{found.executions_in_doubt} scripts in doubt, the claims of {found.claims_given_up} workers given up"
     )
-
-
-def describe_copy(home: Path) -> str:
-    """Write what a copy does not do, and how to end that."""
-    return (
-        "it delivers nothing, calls no hooks, listens to no chats, fires no jobs and opens no folder outside its home, "
-        "because the original may still be at work. When nothing runs there any more, say so: "
-        f"'hermes-worker data restore{home_option(home)} --original-gone'"
-    )
-
-
-def find_copy_note(settings: Settings) -> str | None:
-    """Find what a restored copy does not do; ``None`` where this home is no copy. A database that cannot be opened is
-    reported by the command that needs it."""
-    import sqlalchemy as sa
-
-    from hermes_worker.store.build import build_database
-
-    if has_no_rows(settings):
-        return None
-    database = build_database(settings)
-    try:
-        return describe_copy(settings.home) if is_copy(database) else None
-    except (UnavailableError, sa.exc.SQLAlchemyError):
-        return None
-    finally:
-        database.close()
 
 
 def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
@@ -143,7 +125,7 @@ def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
         click.echo("this was no copy; nothing was changed")
 
 
-def _mark_epoch(settings: Settings, is_original_gone: bool) -> Epoch:
+def _mark_epoch(settings: Settings, is_original_gone: bool, may_have_worked: bool) -> Epoch:
     from hermes_worker.store.home_rows import convert_rows
     from hermes_worker.wiring import open_database
 
@@ -151,14 +133,14 @@ def _mark_epoch(settings: Settings, is_original_gone: bool) -> Epoch:
         raise HomeBusy(f"hermes-worker runs on {str(settings.home)!r}; stop it first")
     database = open_database(settings)
     try:
-        found = mark_epoch(database, is_original_gone=is_original_gone)
+        found = mark_epoch(database, is_original_gone=is_original_gone, may_have_worked=may_have_worked)
         convert_rows(database)
         return found
     finally:
         database.close()
 
 
-def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, is_original_gone: bool) -> Epoch:
+def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, **said: bool) -> Epoch:
     from hermes_worker.local.paths import embedded_database_url
     from hermes_worker.store.build import build_sealer
     from hermes_worker.store.home_rows import convert_rows
@@ -178,7 +160,7 @@ def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, i
         try:
             migrate(database)
             begin_sealing(database)
-            found = mark_epoch(database, are_workers_gone=True, is_original_gone=is_original_gone)
+            found = mark_epoch(database, are_workers_gone=True, **said)
             convert_rows(database)
         finally:
             database.close()

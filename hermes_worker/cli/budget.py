@@ -7,7 +7,8 @@ from typing import Any
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.screen import colour_status, strip_controls
 from hermes_worker.core.budget import NANO, Dimension
-from hermes_worker.store.runs.trees import Share, TreeBudget
+from hermes_worker.core.pricing import CostStatus, format_cost, format_usd
+from hermes_worker.core.run_views import Share, TreeBudget
 
 
 def build_budget_document(tree: TreeBudget) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def render_budget(tree: TreeBudget) -> list[str]:
     if not tree.children:
         return lines
     shares = [_share_row("itself", tree.own), *(_share_row(_name(share), share) for share in tree.children)]
-    head = ("USED BY", "STATUS", "MODEL CALLS", "RESERVED", "TOKENS", "TOOL CALLS", "USD")
+    head = ("USED BY", "STATUS", "MODEL CALLS", "RESERVED", "TOKENS", "TOOL CALLS", "COST")
     lines += ["", *render_table(shares, head).splitlines()]
     if tree.children_total > len(tree.children):
         lines.append(f"and {tree.children_total - len(tree.children)} more")
@@ -63,7 +64,7 @@ def _name(share: Share) -> str:
 
 def _share_row(name: str, share: Share) -> tuple[str, ...]:
     spent = share.spent
-    usd = f"{spent.nano_usd / NANO:.4f}" + ("+" if share.has_unknown_cost else "")
+    usd = format_cost(spent.nano_usd / NANO, CostStatus.UNKNOWN if share.has_unknown_cost else None)
     return (
         name,
         colour_status(share.status),
@@ -78,4 +79,4 @@ def _share_row(name: str, share: Share) -> tuple[str, ...]:
 def _amount(dimension: Dimension, amount: float | None) -> str:
     if amount is None:
         return "-"
-    return f"{amount:.4f}" if dimension is Dimension.COST else f"{amount:.0f}"
+    return format_usd(amount) if dimension is Dimension.COST else f"{amount:.0f}"

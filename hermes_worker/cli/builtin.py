@@ -181,6 +181,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.backup:restore",
         ),
         CommandDeclaration(
+            name="data import-hermes",
+            summary="Take over settings, conversations, memory, skills and jobs of Hermes Agent.",
+            implementation="hermes_worker.cli.import_hermes:import_hermes",
+        ),
+        CommandDeclaration(
             name="data workspaces",
             summary="List and remove workspaces that are not on this machine.",
             implementation="hermes_worker.cli.workspaces:workspaces",
@@ -197,10 +202,20 @@ EXTENSION = Extension(
             implementation="hermes_worker.cli.tools:list_tools",
         ),
         CommandDeclaration(
+            name="config completion",
+            summary="Print the script with which a shell completes commands.",
+            implementation="hermes_worker.cli.completion:completion",
+        ),
+        CommandDeclaration(
             name="dev",
-            summary="Try things: a scripted model, and a crash lab.",
+            summary="Try things: examples, a scripted model, and a crash lab.",
             implementation="hermes_worker.cli.groups:dev",
             section="Develop",
+        ),
+        CommandDeclaration(
+            name="dev new",
+            summary="Copy an example application into DIRECTORY.",
+            implementation="hermes_worker.cli.examples:copy_example",
         ),
         CommandDeclaration(
             name="dev scripted-model",
@@ -211,6 +226,11 @@ EXTENSION = Extension(
             name="dev chaos",
             summary="Break a fleet on purpose and check that nothing was lost, repeated or miscounted.",
             implementation="hermes_worker.cli.chaos:chaos",
+        ),
+        CommandDeclaration(
+            name="dev prove",
+            summary="Show six properties of resuming with workers that are killed, judged from outside.",
+            implementation="hermes_worker.cli.prove:prove",
         ),
     ),
 )

@@ -9,10 +9,10 @@ import click
 
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.screen import colour_status, flatten_text, format_refusal, strip_controls
+from hermes_worker.core.pricing import format_cost
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import ChildView, RefusalView, RunNews
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.sheets import RunNews
-from hermes_worker.store.runs.families import ChildView, RefusalView
 
 _GOAL_CHARS = 60
 
@@ -22,10 +22,15 @@ def render_family(children: Sequence[ChildView], refusals: Sequence[RefusalView]
     if not children:
         return []
     rows = [
-        (strip_controls(child.run_id), colour_status(child.status), _format_cost(child), _format_goal(child))
+        (
+            strip_controls(child.run_id),
+            colour_status(child.status),
+            format_cost(child.cost_usd, child.cost_status),
+            _format_goal(child),
+        )
         for child in children
     ]
-    lines = render_table(rows, ("CHILD", "STATUS", "USD", "GOAL"), ids=(0,)).splitlines()
+    lines = render_table(rows, ("CHILD", "STATUS", "COST", "GOAL"), ids=(0,)).splitlines()
     return [*lines, *(_render_refusal(each) for each in refusals)]
 
 
@@ -46,7 +51,9 @@ class FamilyWatch:
 
 
 def _render_child(child: ChildView) -> str:
-    cost = f", ${_format_cost(child)}" if child.status.is_terminal and child.cost_usd else ""
+    cost = (
+        f", {format_cost(child.cost_usd, child.cost_status)}" if child.status.is_terminal and child.cost_status else ""
+    )
     return (
         f"child {child.index + 1} {child.status.value.replace('_', ' ')}{cost}: "
         f"{_format_goal(child)} ({strip_controls(child.run_id)})"
@@ -58,7 +65,7 @@ def _format_goal(child: ChildView) -> str:
 
 
 def _format_cost(child: ChildView) -> str:
-    return "-" if child.cost_usd is None else f"{child.cost_usd:.4f}"
+    return format_cost(child.cost_usd, child.cost_status)
 
 
 def _render_refusal(each: RefusalView) -> str:

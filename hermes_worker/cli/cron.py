@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.job_backend import open_jobs
-from hermes_worker.cli.layout import format_field, format_moment, render_table
+from hermes_worker.cli.layout import format_field, format_moment
+from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, prompt_text, reachable
-from hermes_worker.cli.preflight import Needs
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.core.job_policies import CatchUp, Overlap
 from hermes_worker.safety.approvals import UnattendedMode
-from scheduler import jobs as work
+from scheduler.definition import JobRequest, JobSpec
 from scheduler.policy import format_repeat
 
 if TYPE_CHECKING:
+    from hermes_worker.cli.preflight import Needs
     from hermes_worker.schemas.jobs import FiringObject, JobSheet
 
 
@@ -117,14 +118,16 @@ _force = click.option(
 
 
 def _needs(given: Mapping[str, Any]) -> Needs:
+    from hermes_worker.cli.preflight import Needs
+
     return Needs(**{name: given[name] for name in ("deliver", "origin", "script", "skills", "toolsets")})
 
 
-def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) -> work.JobRequest:
+def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) -> JobRequest:
     workspace = given.pop("workspace")
     plain = {name: given.pop(name) for name in _REQUEST_OPTIONS}
     more = {**given, "directory": str(workspace.absolute()) if workspace else None}
-    return work.JobRequest(
+    return JobRequest(
         prompt=prompt_text(prompt) if prompt is not None else None,
         schedule=schedule,
         **plain,
@@ -191,29 +194,10 @@ def edit(
 @cron.command("list")
 @reachable
 @of_tenant
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_jobs(home: Path | None, as_json: bool) -> None:
+@add_list_options
+def list_jobs(home: Path | None, output: str | None) -> None:
     """All jobs."""
-    found = open_jobs(home).all()
-    if as_json:
-        for row in found:
-            click.echo(json.dumps(build_document(row)))
-        return
-    if not found:
-        click.echo("no jobs", err=True)
-        return
-    rows = [
-        (
-            r.job_id,
-            r.state,
-            format_moment(r.next_slot),
-            r.last_status or "-",
-            flatten_text(_format_schedule(r), 24),
-            flatten_text(r.name, 40),
-        )
-        for r in found
-    ]
-    click.echo(render_table(rows, ("JOB", "STATE", "NEXT", "LAST", "SCHEDULE", "NAME"), whole=(0, 2)))
+    print_list(open_jobs(home).all(), output, _JOBS)
 
 
 @cron.command()
@@ -276,25 +260,10 @@ def remove(home: Path | None, job: str) -> None:
 @click.argument("job", type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
 @click.option("--before", type=float, help="Only slots before this one: the 'slot' that ended the page before.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def history(home: Path | None, job: str, limit: int, before: float | None, as_json: bool) -> None:
+@add_list_options
+def history(home: Path | None, job: str, limit: int, before: float | None, output: str | None) -> None:
     """What became of the latest slots."""
-    found = open_jobs(home).history(job, limit=limit, before=before)
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(_build_firing_document(view)))
-        return
-    rows = [
-        (
-            format_moment(v.slot),
-            v.outcome,
-            v.run_id or "-",
-            v.run_status or v.execution or "-",
-            flatten_text(f"{v.reason}; {v.remark}" if v.remark else v.reason or "", 80),
-        )
-        for v in found
-    ]
-    click.echo(render_table(rows, ("SLOT", "OUTCOME", "RUN", "STATUS", "REASON"), ids=(2,), whole=(0,)))
+    print_list(open_jobs(home).history(job, limit=limit, before=before), output, _FIRINGS)
 
 
 @cron.command("next")
@@ -326,11 +295,43 @@ _PRINTED_OF_SLOT = (
 
 def build_document(row: JobSheet) -> dict[str, Any]:
     """Render a job as JSON."""
-    spec = work.JobSpec.from_json(row.definition)
+    spec = JobSpec.from_json(row.definition)
     known = row.model_dump(exclude={"object", "definition", "last_delivery_error", "slots"})
     repeat = format_repeat(spec.times, row.completed)
     return {**known, "schedule_display": _format_schedule(row), "repeat": repeat, **asdict(spec)}
 
 
 def _format_schedule(row: JobSheet) -> str:
-    return str(work.JobSpec.from_json(row.definition).schedule.get("display", ""))
+    return str(JobSpec.from_json(row.definition).schedule.get("display", ""))
+
+
+_JOBS: ListLayout[JobSheet] = ListLayout(
+    header=("NAME", "STATE", "NEXT", "LAST", "SCHEDULE", "JOB"),
+    row=lambda job, format_time: (
+        flatten_text(job.name, 40),
+        job.state,
+        format_time(job.next_slot),
+        job.last_status or "-",
+        flatten_text(_format_schedule(job), 24),
+        job.job_id,
+    ),
+    document=build_document,
+    name=lambda job: job.job_id,
+    empty="no jobs; 'hermes-worker cron create' makes one",
+    whole=(2, 5),
+)
+_FIRINGS: ListLayout[FiringObject] = ListLayout(
+    header=("SLOT", "OUTCOME", "STATUS", "REASON", "RUN"),
+    row=lambda one, format_time: (
+        format_time(one.slot),
+        one.outcome,
+        one.run_status or one.execution or "-",
+        flatten_text(f"{one.reason}; {one.remark}" if one.remark else one.reason or "-", 80),
+        one.run_id or "-",
+    ),
+    document=_build_firing_document,
+    name=lambda one: one.run_id or "-",
+    empty="no slot of it was due yet",
+    ids=(4,),
+    whole=(0,),
+)

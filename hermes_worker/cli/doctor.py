@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import click
 
 from hermes_worker import installed, mcp
-from hermes_worker.cli.backup import find_copy_note
+from hermes_worker.cli.copies import find_copy_note
 from hermes_worker.cli.doctor_findings import DoctorFinding, Grade, models_answer
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import describe_model, find_model_name
@@ -69,8 +69,9 @@ def doctor(home: Path | None, workspace: Path | None, fixes: bool, as_json: bool
 @common
 def check(home: Path | None) -> int:
     """Check the configuration without connecting to anything."""
-    from hermes_worker import installed, plugins
+    from hermes_worker import installed
     from hermes_worker.models.build import find_endpoint
+    from hermes_worker.role_needs import require_role_needs
     from hermes_worker.settings.declared import describe_declared
     from hermes_worker.settings.role_secrets import ProcessRole
 
@@ -86,7 +87,7 @@ def check(home: Path | None) -> int:
     )
     for row in describe_declared(installed.list_foreign(), settings.variables):
         click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({flatten_text(row.summary, 80)})")
-    plugins.require_settings(settings, list(ProcessRole))
+    require_role_needs(settings, list(ProcessRole))
     click.echo("The configuration can be used.")
     return 0
 
@@ -134,6 +135,7 @@ def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[Docto
         *_list_provider_checks(settings),
         ("API", lambda: _api(settings)),
         ("tools", lambda: _tools(settings)),
+        *((("extras", lambda: (Grade.BROKEN, "; ".join(missing))),) if (missing := _list_missing(settings)) else ()),
         ("sandbox", lambda: _sandbox(settings)),
         *([("browser", lambda: _browser(settings))] if settings.browser.is_enabled else []),
         ("network", lambda: _network(settings)),
@@ -143,6 +145,18 @@ def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[Docto
     )
     for subject, examine in checks:
         yield _examine(subject, examine)
+
+
+def _list_missing(settings: Settings) -> list[str]:
+    """List what is not installed here and needed by a role. Accounts that are configured wrongly are left to
+    ``_chats``."""
+    from hermes_worker.role_needs import list_missing_extras
+    from hermes_worker.settings.role_secrets import ProcessRole
+
+    try:
+        return list_missing_extras(settings, list(ProcessRole))
+    except ConfigurationError:
+        return []
 
 
 def _list_provider_checks(settings: Settings) -> Iterator[tuple[str, Callable[[], tuple[Grade, str]]]]:
@@ -767,11 +781,9 @@ def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grad
 
 def _browser(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can host browsers, and whether workers here can use one."""
-    from hermes_worker.browser.chromium import NoBrowserHere, explain_missing_extra, find_chromium, require_confinement
+    from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, require_confinement
     from hermes_worker.workspaces.build import build_sandbox
 
-    if lacking := explain_missing_extra():
-        return Grade.BROKEN, f"tools of a browser are switched on, and {lacking}"
     try:
         program = find_chromium(settings.browser.chromium)
         require_confinement(build_sandbox(settings))

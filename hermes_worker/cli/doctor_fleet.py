@@ -145,8 +145,8 @@ def check_memory(settings: Settings) -> tuple[Grade, str]:
     """Check memory providers: whether each was called of late. None is called for this, because each has an interface
     of its own."""
     from hermes_worker import plugins
+    from hermes_worker.core.hooks import HookCallState
     from hermes_worker.store.hooks.calls import HookCalls
-    from hermes_worker.store.hooks.pending_calls import HookCallState
     from hermes_worker.wiring import open_database
 
     found = plugins.begin_extensions(settings)

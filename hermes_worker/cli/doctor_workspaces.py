@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hermes_worker.cli.doctor_findings import Grade
+from hermes_worker.extension import explain_missing_extra
 from hermes_worker.settings import Settings
 
 
@@ -23,13 +24,13 @@ def _ssh_host(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can work on the host of workspaces."""
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.build import build_ssh_account
-    from hermes_worker.workspaces.remote.ssh import SshHost, explain_missing_ssh
+    from hermes_worker.workspaces.remote.ssh import SshHost
 
     account = build_ssh_account(settings)
     if account is None:
         return Grade.BROKEN, "terminal.workspace is ssh, and terminal.ssh_host is not set"
-    if lacking := explain_missing_ssh():
-        return Grade.BROKEN, f"workspaces on {account.host} need asyncssh: {lacking}"
+    if lacking := explain_missing_extra("ssh"):
+        return Grade.BROKEN, f"workspaces on {account.host} cannot be opened from here: {lacking}"
     host = SshHost(account)
     try:
         host.start(["/bin/sh", "-c", ":"]).close()
@@ -62,10 +63,10 @@ def _cluster(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make pods."""
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.build import build_kubernetes_account
-    from hermes_worker.workspaces.remote.kubernetes import ClusterApi, explain_missing_kubernetes
+    from hermes_worker.workspaces.remote.kubernetes import ClusterApi
 
-    if lacking := explain_missing_kubernetes():
-        return Grade.BROKEN, f"workspaces in pods need websockets: {lacking}"
+    if lacking := explain_missing_extra("kubernetes"):
+        return Grade.BROKEN, f"workspaces in pods cannot be opened from here: {lacking}"
     account = build_kubernetes_account(settings)
     pool = account.rules.warm_pool
     needed = [("create", "pods/exec"), ("get", "pods"), *((("create", "pods"), ("delete", "pods")) if not pool else ())]

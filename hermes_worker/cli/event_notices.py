@@ -14,7 +14,7 @@ from hermes_worker.core.errors import UnavailableError, format_reason
 from hermes_worker.core.status_reason import StandingReason, StatusReason
 from hermes_worker.models.identity import STAND_IN, endpoint_identity
 from hermes_worker.settings import Settings
-from hermes_worker.stream.sse import WireEvent
+from hermes_worker.stream.wire_events import WireEvent
 
 _LOOK_EVERY_S = 1.0
 _WORTH_SAYING_AFTER_S = {

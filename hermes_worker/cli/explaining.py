@@ -26,7 +26,7 @@ def explain(home: Path | None, run_id: str, as_json: bool) -> None:
     """Why one run is where it is: a sentence, and the facts behind it."""
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    found = backend.explain(run_id)
+    found = backend.client.explain(run_id)
     if as_json:
         facts = {name: _redact(value) for name, value in found.facts.items() if value is not None}
         document = {"run_id": run_id, "because": found.because.value, "text": redact(found.text), "facts": facts}

@@ -21,7 +21,8 @@ from hermes_worker.core.local_rate_limits import Allowance
 from hermes_worker.store.runs.runs import Runs
 from hermes_worker.store.runs.views import Views
 from hermes_worker.stream.live import LiveEntry, delete_stream, is_possible, make_stream_key, parse_entry
-from hermes_worker.stream.sse import Cursor, Merge, StreamStart, WireEvent
+from hermes_worker.stream.sse import Cursor, Merge, StreamStart
+from hermes_worker.stream.wire_events import WireEvent
 
 _LOOK_EVERY_S = 1.0
 """Seconds between two reads of rows that no live entry announced."""
@@ -164,14 +165,13 @@ class _Preview:
             if url != self._url:
                 self._url, self._last_id = url, "0"
             self._client = build_redis_client(url)
-            self._nudge()
+            self._nudge(self._client)
         return self._client
 
-    def _nudge(self) -> None:
+    def _nudge(self, client: redis.Redis) -> None:
         """Ask workers to send: a model call in flight may have been claimed while the run had no readers."""
-        assert self._client is not None
         try:
-            self._client.publish(CONTROL_CHANNEL, f"watch {self._run_id}")
+            client.publish(CONTROL_CHANNEL, f"watch {self._run_id}")
         except (redis.RedisError, OSError):
             return  # the next read finds out and waits
 

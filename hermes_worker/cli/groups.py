@@ -73,7 +73,7 @@ fleet = click.Group(
     "fleet", help="Watch and steer a fleet: its workers, its backlog, its alerts and its provider keys."
 )
 data = click.Group("data", help="Migrate, back up, keep, encrypt, hand out and delete what is stored.")
-dev = click.Group("dev", help="Try things: a scripted model, and a crash lab.")
+dev = click.Group("dev", help="Try things: examples, a scripted model, and a crash lab.")
 
 
 def load_declarations() -> Mapping[str, CommandDeclaration]:

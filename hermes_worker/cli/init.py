@@ -28,6 +28,7 @@ from hermes_worker.cli.init_files import (
 )
 from hermes_worker.cli.init_gateway import FleetAccount, build_account, list_missing, list_secret_variables
 from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.mcp_clients import MCP_CLIENTS, describe_mcp_client
 from hermes_worker.cli.models import find_model_name
 from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, did_you_mean, home_option
 from hermes_worker.cli.screen import flatten_text
@@ -41,6 +42,7 @@ from hermes_worker.settings import Settings, load_settings
 from hermes_worker.settings.config_editing import set_value
 from hermes_worker.settings.dotenv import write_secret
 from hermes_worker.settings.presets import PRESETS
+from hermes_worker.settings.server_key import describe_key_place
 from hermes_worker.system.plainfiles import replace_text
 
 _KEY_VARIABLE = "HERMES_API_KEY"
@@ -90,6 +92,11 @@ class InitMode:
 @click.option("--database-url-file", type=_path, metavar="FILE", help="For --k8s: the address of PostgreSQL.")
 @click.option("--broker-url-file", type=_path, metavar="FILE", help="For --k8s: the address of Redis or Valkey.")
 @click.option("--image", type=TEXT, help="For --k8s: the image, such as registry.example.com/hermes-worker:0.2.0.")
+@click.option(
+    "--mcp-client",
+    type=OneOf([*MCP_CLIENTS]),
+    help="Print what leads this client of MCP servers to the API here, and change nothing.",
+)
 @click.option("--yes", "is_quiet", is_flag=True, help="Ask nothing: take the flags, and what is usual for the rest.")
 @click.option("--no-try", is_flag=True, help="Do not ask the model, and send no test message.")
 @click.option("--force", is_flag=True, help="Replace what is set otherwise already.")
@@ -99,6 +106,8 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
     Asks what the flags do not say. Nothing is written before the model has answered, and nothing that is set otherwise
     is replaced without being told to.
     """
+    if given["mcp_client"]:
+        return _show_mcp_client(client_settings(home, needs_servers=False), given["mcp_client"])
     _require_sense(given)
     manner = InitMode(asks=not is_quiet and _is_terminal(), tries=not no_try, replaces=force)
     settings = client_settings(home, needs_servers=False)
@@ -115,6 +124,16 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
         click.echo("The hermes-worker that runs on this home reads its settings when it is started again.", err=True)
     click.echo(f"\nNext: hermes-worker up{home_option(settings.home)}   then: hermes-worker chat")
     return 0 if is_reached else 1
+
+
+def _show_mcp_client(settings: Settings, name: str) -> int:
+    running = find_running_stack(settings.home)
+    configured = f"{settings.server.scheme}://{settings.server.host}:{settings.server.port}"
+    url = (running and running.api_url) or configured
+    address = f"{url.rstrip('/')}/mcp"
+    click.echo(describe_mcp_client(name, address, describe_key_place(settings)), err=True)
+    click.echo(MCP_CLIENTS[name].build(address))
+    return 0
 
 
 def _is_terminal() -> bool:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.preflight import Needs, require_all
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.store.jobs.jobs import AmbiguousJob, JobNotFound
-from hermes_worker.store.short_ids import AmbiguousId
-from scheduler import jobs as work
+from hermes_worker.core.short_ids import AmbiguousId
+from scheduler.definition import JobRequest
 from scheduler.jobtext import choose_default_name
 
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
+    from hermes_worker.cli.preflight import Needs
     from hermes_worker.schemas.jobs import FiringObject, FullJobSheet, JobSheet
 
 
@@ -48,6 +47,8 @@ class JobRows:
         credentials are reported when the job comes due: they are on the server's machine."""
         if self._settings is None:
             return
+        from hermes_worker.cli.preflight import require_all  # it knows every platform
+
         known = {each.name for each in self._client.skills()} if needs.skills else set()
         missing = tuple(name for name in needs.skills if name not in known)
         require_all(self._settings, needs, chosen_tenant(), missing_skills=missing)
@@ -58,7 +59,7 @@ class JobRows:
     def get(self, job: str, *, slots: int = 0) -> FullJobSheet:
         return self._client.job_sheet(self._find(job).job_id, slots=slots)
 
-    def create(self, request: work.JobRequest) -> JobSheet:
+    def create(self, request: JobRequest) -> JobSheet:
         fields = self._fields(request)
         named = choose_default_name(
             request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script")
@@ -68,7 +69,7 @@ class JobRows:
         self.notice = made.notice or ""
         return self._client.job_sheet(made.id)
 
-    def edit(self, job: str, request: work.JobRequest) -> JobSheet:
+    def edit(self, job: str, request: JobRequest) -> JobSheet:
         return self._client.job_sheet(self._client.change_job(self._find(job).job_id, **self._fields(request)).id)
 
     def pause(self, job: str, reason: str | None) -> JobSheet:
@@ -88,7 +89,7 @@ class JobRows:
     def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringObject]:
         return self._client.job_history(self._find(job).job_id, limit=limit, before=before)
 
-    def _fields(self, request: work.JobRequest) -> dict[str, Any]:
+    def _fields(self, request: JobRequest) -> dict[str, Any]:
         """Build the fields of a request. Raises ``ConfigurationError``."""
         return _build_fields(request, is_here=self._settings is not None)
 
@@ -99,6 +100,8 @@ class JobRows:
 def find_job(rows: Sequence[JobSheet], written: str) -> JobSheet:
     """Find the row that an id, the beginning of one, or a name means, by the rules of the database. Raises
     ``JobNotFound``, ``AmbiguousJob``, ``AmbiguousId``."""
+    from hermes_worker.store.jobs.jobs import AmbiguousJob, JobNotFound  # not for those who only list jobs
+
     named = [row for row in rows if row.job_id == written]
     named = named or [row for row in rows if row.name.lower() == written.strip().lower()]
     if len(named) > 1:
@@ -113,7 +116,7 @@ def find_job(rows: Sequence[JobSheet], written: str) -> JobSheet:
     return found[0]
 
 
-def _build_fields(request: work.JobRequest, *, is_here: bool) -> dict[str, Any]:
+def _build_fields(request: JobRequest, *, is_here: bool) -> dict[str, Any]:
     """Build the fields as the API takes them. Raises ``ConfigurationError`` for fields that only make sense on this
     machine, unless the API ``is_here``."""
     if request.more.get("directory") and not is_here:

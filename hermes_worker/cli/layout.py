@@ -32,6 +32,30 @@ def format_moment(at: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if at is not None else "-"
 
 
+def format_age(at: float | None) -> str:
+    """Format a time as people say it, in two units at most: ``5 min 00 s ago``, ``in 2 h 10 min``; ``-`` for never. The
+    exact time is ``format_moment``."""
+    if at is None:
+        return "-"
+    ago = time.time() - at
+    if abs(ago) < 1:
+        return "now"
+    length = format_duration(float(int(abs(ago))))
+    return f"{length} ago" if ago > 0 else f"in {length}"
+
+
+def format_duration(seconds: float) -> str:
+    """Format a length of time in two units at most: ``1.2 s``, ``3 min 05 s``, ``2 h 10 min``, ``3 d 04 h``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 and seconds % 1 else f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours:02} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
 def format_field(name: str, value: Any) -> str:
     """Format a field of a document for people. A number named ``..._at`` or ``slot`` is a time."""
     match value:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_age, format_duration, format_moment, is_dumb, render_table, terminal_width
+from hermes_worker.cli.list_output import add_list_options, render_documents
 from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
 from hermes_worker.cli.run_backend import PAGE, RunBackend, build_run_document, open_backend
-from hermes_worker.cli.screen import colour_status, flatten_text, format_duration
-from hermes_worker.core.pricing import CostStatus
-from hermes_worker.core.run import RunStatus
-from hermes_worker.store.runs.views import RunView
+from hermes_worker.cli.screen import colour_status, flatten_text
+from hermes_worker.core.pricing import format_cost
+from hermes_worker.core.run import RunKind, RunStatus
+from hermes_worker.core.run_views import RunView
+from hermes_worker.core.titles import TITLE_CHARS_MAX
 from scheduler.grammar import ScheduleError, parse_duration
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -94,6 +96,14 @@ def build_filter(said: dict[str, Any], backend: RunBackend) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Listed:
+    """A run of a list, and how many runs stand above it in its tree."""
+
+    view: RunView
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of ``runs list``."""
 
@@ -101,6 +111,13 @@ class Column:
     cell: Callable[[RunView], str]
     is_whole: bool = False
     """Whether it is never cut."""
+
+
+def _format_title(view: RunView) -> str:
+    """Format the title, with a mark for what a list leaves out by default and for what is folded below a run."""
+    mark = f"[{view.kind}] " if view.kind is RunKind.REVIEW else ""
+    folded = f" (+{view.delegated})" if view.delegated else ""
+    return f"{mark}{flatten_text(view.title or '-', TITLE_CHARS_MAX)}{folded}"
 
 
 def _find_output(view: RunView) -> str:
@@ -111,36 +128,37 @@ def _format_duration(view: RunView) -> str:
     return format_duration(max(0.0, (view.finished_at or time.time()) - (view.started_at or view.created_at)))
 
 
-def _format_cost(view: RunView) -> str:
-    if view.cost_usd is None:
-        return "-"
-    return f"{'>' if view.cost_status is CostStatus.UNKNOWN else ''}{view.cost_usd:.4f}"
-
-
 def _format_tokens(view: RunView) -> str:
     usage = view.usage
     return f"{usage.input + usage.cache_read + usage.cache_write + usage.output:,}"
 
 
 COLUMNS: Mapping[str, Column] = {
-    "run": Column("RUN", lambda view: view.run_id),
-    "status": Column("STATUS", lambda view: colour_status(view.status)),
+    "title": Column("TITLE", _format_title),
+    "status": Column("STATUS", lambda view: colour_status(view.status), is_whole=True),
+    "when": Column("WHEN", lambda view: format_age(view.created_at), is_whole=True),
     "created": Column("CREATED", lambda view: format_moment(view.created_at), is_whole=True),
     "finished": Column("FINISHED", lambda view: format_moment(view.finished_at), is_whole=True),
     "took": Column("TOOK", _format_duration),
     "model": Column("MODEL", lambda view: flatten_text(view.model, 30)),
-    "usd": Column("USD", _format_cost),
+    "usd": Column("COST", lambda view: format_cost(view.cost_usd, view.cost_status)),
     "tokens": Column("TOKENS", _format_tokens),
     "iterations": Column("ITERATIONS", lambda view: f"{view.iteration}/{view.iterations_max}"),
     "session": Column("SESSION", lambda view: flatten_text(view.session.name or view.session.id, 40)),
-    "title": Column("TITLE", lambda view: flatten_text(view.title or "-", 40)),
     "tags": Column("TAGS", lambda view: flatten_text(" ".join(view.tags) or "-", 40)),
     "exit": Column("EXIT", lambda view: view.exit_text or "-"),
     "retry-of": Column("RETRY OF", lambda view: view.retry_of or "-"),
+    "kind": Column("KIND", lambda view: view.kind.replace("_", " ")),
     "answer": Column("ANSWER OR ERROR", lambda view: flatten_text(_find_output(view), 60)),
+    "run": Column("RUN", lambda view: view.run_id),
 }
-_USUAL = ("run", "status", "created", "model", "answer")
-_WIDE = ("run", "status", "created", "took", "model", "usd", "tokens", "session", "tags", "title", "answer")
+_USUAL = ("title", "status", "when", "took", "usd", "model", "run")
+_NARROW = ("title", "status", "when", "run")
+"""The columns where a title would have no room beside the usual ones."""
+_NARROW_BELOW = 100
+_WIDE = ("title", "status", "created", "took", "model", "usd", "tokens", "session", "tags", "answer", "run")
+_LISTED_KINDS = (RunKind.REQUEST, RunKind.JOB, RunKind.FOLLOW_UP)
+_WATCHED_EVERY_S = 2.0
 
 
 class _ColumnNames(click.ParamType):  # type: ignore[type-arg]
@@ -168,38 +186,73 @@ class _ColumnNames(click.ParamType):  # type: ignore[type-arg]
 @add_filter_options
 @click.option("--before", type=TEXT, metavar="RUN_ID", help="Only runs older than this one.")
 @click.option("--columns", type=_ColumnNames(), help=f"These columns, in this order: {','.join(COLUMNS)}.")
-@click.option("-o", "output", type=click.Choice(["wide"]), help=f"wide: {','.join(_WIDE)}.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--tree", "is_tree", is_flag=True, help="What a run delegated, below it; otherwise (+3) says how many.")
+@click.option("--all", "has_all", is_flag=True, help="Also what was delegated, and reviews, each in its own place.")
+@click.option("--watch", "is_watched", is_flag=True, help="Show the list again every 2 seconds, until Ctrl-C.")
+@partial(add_list_options, wide=",".join(_WIDE))
 def list_runs(
     home: Path | None,
     limit: int,
     before: str | None,
     columns: tuple[str, ...] | None,
+    is_tree: bool,
+    has_all: bool,
+    is_watched: bool,
     output: str | None,
-    as_json: bool,
     **said: Any,
 ) -> None:
-    """The newest runs first."""
-    if columns is not None and output is not None:
-        raise click.UsageError("--columns names the columns, and -o wide does too; give one of them")
+    """The newest runs first: what was asked, and what became of it. What runs delegated, and reviews, are left out."""
+    if columns is not None and output in ("wide", "name"):
+        raise click.UsageError("--columns names the columns, and -o does too; give one of them")
     backend = open_backend(home, names_tenant=True)
-    runs = backend.runs(
-        build_filter(said, backend), before=backend.complete_run_id(before) if before else None, page=min(limit, PAGE)
-    )
-    found = list(islice(runs, limit))
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(build_run_document(view, {})))
-    elif found:
-        click.echo(_render_table(found, columns or (_WIDE if output == "wide" else _USUAL)))
-    else:
-        click.echo("no runs", err=True)
+    wanted = build_filter(said, backend)
+    if not has_all and not said["parent"]:
+        wanted["kind"] = [kind.value for kind in _LISTED_KINDS]
+    start = backend.complete_run_id(before) if before else None
+    is_narrow = (terminal_width() or _NARROW_BELOW) < _NARROW_BELOW
+    names = columns or (_WIDE if output == "wide" else _NARROW if is_narrow else _USUAL)
+
+    def render() -> str:
+        views = islice(backend.runs(wanted, before=start, page=min(limit, PAGE)), limit)
+        listed = [each for view in views for each in _add_delegated(backend, view, opens=is_tree)]
+        documents = render_documents(listed, output, _build_document, lambda each: each.view.run_id)
+        is_table = output in (None, "wide") and listed
+        return _render_table(listed, names) if is_table else documents
+
+    if not is_watched:
+        if shown := render():
+            click.echo(shown)
+        else:
+            click.echo("no runs", err=True)
+        return
+    while True:
+        shown = render()
+        if sys.stdout.isatty() and not is_dumb():
+            click.clear()
+        click.echo(shown or "no runs")
+        time.sleep(_WATCHED_EVERY_S)
 
 
-def _render_table(found: Sequence[RunView], names: Sequence[str]) -> str:
+def _add_delegated(backend: RunBackend, view: RunView, *, opens: bool, level: int = 0) -> Iterator[_Listed]:
+    """Yield a run, and with ``opens`` what it delegated, each below the run that did."""
+    yield _Listed(view, level)
+    if opens and (view.delegated or level):
+        children = backend.runs({"parent": view.run_id, "kind": [RunKind.CHILD.value]})
+        for child in reversed(list(children)):
+            yield from _add_delegated(backend, child, opens=True, level=level + 1)
+
+
+def _build_document(listed: _Listed) -> dict[str, Any]:
+    return build_run_document(listed.view, {})
+
+
+def _render_table(listed: Sequence[_Listed], names: Sequence[str]) -> str:
     chosen = [COLUMNS[name] for name in names]
     return render_table(
-        [tuple(column.cell(view) for column in chosen) for view in found],
+        [
+            tuple("  " * each.level * (name == "title") + COLUMNS[name].cell(each.view) for name in names)
+            for each in listed
+        ],
         tuple(column.header for column in chosen),
         ids=[number for number, name in enumerate(names) if name in ("run", "retry-of")],
         whole=[number for number, column in enumerate(chosen) if column.is_whole],

@@ -38,12 +38,12 @@ def run_role(
     """Run what ``runner_of`` makes of the settings and of the name that others know this process by; returns the exit
     code. What it opens it enters into the stack. It is called again for as long as the database is away, and
     ``alive_file`` is touched meanwhile."""
-    from hermes_worker import plugins
     from hermes_worker.observe import configure_logging, log
+    from hermes_worker.role_needs import require_role_needs
 
     title_process(role.value)
     settings = load_settings(home, is_of_fleet=True)
-    plugins.require_settings(settings, [role])
+    require_role_needs(settings, [role])
     configure_logging(settings.log, role.value, secrets=settings.secrets)
     stopping = threading.Event()
     known_as = name or f"{socket.gethostname()}:{os.getpid()}"

@@ -24,8 +24,12 @@ from hermes_worker.system import heap
 from hermes_worker.workspaces.command_mark import worker_title
 
 if TYPE_CHECKING:
+    from celery import Celery
+    from celery.beat import Service
+
     from hermes_worker.hosting.host import ResourceHost
     from hermes_worker.settings import Settings
+    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.store.engine.database import Database
 
 _SCHEMA_LOOK_S = 0.5
@@ -75,6 +79,7 @@ def _parse_queues(_ctx: click.Context, _parameter: click.Parameter, text: str) -
     type=click.Path(path_type=Path, dir_okay=False),
     help="Made when it begins to consume, and removed while it waits for a server and when it leaves; for a probe.",
 )
+@click.option("--beat", "has_beat", is_flag=True, help="Be a scheduler as well; for small fleets.")
 def worker(
     home: Path | None,
     queues: tuple[str, ...],
@@ -84,6 +89,7 @@ def worker(
     alive_file: Path | None,
     task_events: bool,
     ready_file: Path | None,
+    has_beat: bool,
 ) -> int:
     """Run one worker process.
 
@@ -94,10 +100,22 @@ def worker(
     from hermes_worker.worker.main import WorkerPool, run_worker
 
     settings = load_settings(home, {"worker.events": task_events or None}, is_of_fleet=True)
-    role = f"worker {','.join(queues)} [{concurrency}]"
+    role = f"worker {','.join(queues)} [{concurrency}]{' and beat' if has_beat else ''}"
     title_process(worker_title(role, may_call_us=settings.terminal.allow_hermes_worker))
-    options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file)
-    return run_worker(settings, options, pool=WorkerPool(pool), concurrency=concurrency)
+    options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file, has_beat=has_beat)
+    make_beat = partial(_make_beat, settings, is_in_worker=True) if has_beat else None
+    return run_worker(settings, options, pool=WorkerPool(pool), concurrency=concurrency, make_beat=make_beat)
+
+
+def _make_beat(settings: Settings, app: Celery, **options: Any) -> Service:
+    from celery.beat import Service
+
+    from hermes_worker.role_needs import require_role_needs
+    from hermes_worker.settings.role_secrets import ProcessRole
+    from scheduler.beat import Scheduler
+
+    require_role_needs(settings, [ProcessRole.BEAT])
+    return Service(app, scheduler_cls=partial(Scheduler, settings=settings, **options))
 
 
 @click.command(epilog="Any number of schedulers may run; none of them needs to know of the others.")
@@ -109,26 +127,17 @@ def worker(
 )
 def beat(home: Path | None, alive_file: Path | None) -> int:
     """Run one scheduler process."""
-    from celery.beat import Service
-
-    from hermes_worker import plugins
     from hermes_worker.broker.queue import refuse_cluster
     from hermes_worker.local.paths import find_broker_url
     from hermes_worker.observe import configure_logging, log
-    from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.worker.celery import build_celery_app
-    from scheduler.beat import Scheduler
 
     title_process("beat")
     settings = load_settings(home, is_of_fleet=True)
-    plugins.require_settings(settings, [ProcessRole.BEAT])
     configure_logging(settings.log, "beat", secrets=settings.secrets)
     logging.getLogger("celery").setLevel(logging.WARNING)  # its news of every tick is none
     refuse_cluster(find_broker_url(settings))
-    service = Service(
-        build_celery_app(find_broker_url(settings)),
-        scheduler_cls=partial(Scheduler, settings=settings, alive_file=alive_file),
-    )
+    service = _make_beat(settings, build_celery_app(find_broker_url(settings)), alive_file=alive_file)
     wait_for_database(lambda: service.scheduler, alive_file=alive_file)
     for number in LEAVING_SIGNALS:
         signal.signal(number, _leave)
@@ -157,15 +166,11 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
     Workers connect to it when a tool is called. On SIGTERM it ends its browsers; cookies stay with their sessions.
     """
     from hermes_worker.browser.build import build_browser_host
-    from hermes_worker.browser.chromium import explain_missing_extra
-    from hermes_worker.core.errors import ConfigurationError
     from hermes_worker.settings.role_secrets import ProcessRole
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
-        if (lacking := explain_missing_extra()) is not None:
-            raise ConfigurationError(lacking)
-        database = _open_host_database(settings, stack)
+        database = _open_host_database(settings, ProcessRole.BROWSER, stack)
         return build_browser_host(settings, database, name=known_as, alive_file=alive_file)
 
     return run_role(home, ProcessRole.BROWSER, name, host_of, alive_file)
@@ -184,7 +189,7 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     from hermes_worker.wiring import build_mcp_host, start_process_lister
 
     def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
-        database = _open_host_database(settings, stack)
+        database = _open_host_database(settings, ProcessRole.MCP, stack)
         host = build_mcp_host(settings, database, name=known_as, alive_file=alive_file)
         if (looker := start_process_lister(settings, database)) is not None:
             stack.callback(looker.stop)
@@ -193,12 +198,15 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     return run_role(home, ProcessRole.MCP, name, host_of, alive_file)
 
 
-def _open_host_database(settings: Settings, stack: ExitStack) -> Database:
-    """Open the database of a host. What it reads of rows, such as where a browser was or a token, may be encrypted."""
+def _open_host_database(settings: Settings, role: ProcessRole, stack: ExitStack) -> Database:
+    """Open the database of a host, and serve its metrics. What it reads of rows, such as where a browser was or a
+    token, may be encrypted."""
+    from hermes_worker.metrics.serving import build_connection_gauges, serve_metrics
     from hermes_worker.store.build import build_database, build_sealer
 
     database = build_database(settings, sealer=build_sealer(settings))
     stack.callback(database.close)
+    serve_metrics(settings, role.value, build_connection_gauges(database))
     return database
 
 
@@ -212,14 +220,14 @@ def _leave(_number: int, _frame: Any) -> None:
 @click.option("--port", type=click.IntRange(0, 65_535), help="Default: 8642.")
 def api(home: Path | None, host: str | None, port: int | None) -> int:
     """Run one HTTP API process."""
-    from hermes_worker import plugins
     from hermes_worker.api.server import serve
     from hermes_worker.observe import configure_logging
+    from hermes_worker.role_needs import require_role_needs
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.settings.server_key import keep_server_key
 
     settings = load_settings(home, {"server.host": host, "server.port": port}, is_of_fleet=True)
-    plugins.require_settings(settings, [ProcessRole.API])
+    require_role_needs(settings, [ProcessRole.API])
     title_process(f"api {settings.server.host}:{settings.server.port}")
     configure_logging(settings.log, "api", secrets=(*settings.secrets, keep_server_key(settings)))
     serve(settings, on_ready=lambda url: heap.freeze_objects())
@@ -295,13 +303,27 @@ def _await_schema(database: Database, wait_s: float) -> int:
 @click.command("scripted-model", epilog="Then: hermes-worker run --base-url http://127.0.0.1:8900/v1 --model scripted")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8900, show_default=True, help="0 takes a free one.")
 @click.option("--latency-s", type=click.FloatRange(0, 3600), default=0.0, help="Seconds before each reply begins.")
+@click.option(
+    "--replies",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Say what this file has: scripts, or recorded answers (docs/testing.md).",
+)
+@click.option(
+    "--record-from",
+    type=TEXT,
+    metavar="URL",
+    help="Send requests on to this provider, such as https://api.openai.com, and append its answers to --replies.",
+)
 @refuse_server_options
-def scripted_model(port: int, latency_s: float) -> int:
+def scripted_model(port: int, latency_s: float, replies: Path | None, record_from: str | None) -> int:
     """Serve the scripted stand-in for a model.
 
-    It is not a language model: it follows a fixed procedure, or the script in the user's message. On this machine only.
+    It is not a language model: it follows a fixed procedure, the script in the user's message, or a file of replies. On
+    this machine only.
     """
     from hermes_worker.models.scripted.__main__ import main
 
     title_process("scripted model")
-    return main(["--port", str(port), "--latency-s", str(latency_s)])
+    more = [*(("--replies", str(replies)) if replies else ()), *(("--record-from", record_from) if record_from else ())]
+    return main(["--port", str(port), "--latency-s", str(latency_s), *more])

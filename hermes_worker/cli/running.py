@@ -311,7 +311,7 @@ def _build_note(stack: Stack, settings: Settings) -> StackNote:
 
 @contextmanager
 def _supervise(specs: Sequence[ChildSpec], stack: Stack, output: int, log_path: Path) -> Iterator[None]:
-    supervisor = Supervisor(specs, on_exit=stack.on_exit, preload=stack.preload, output=output)
+    supervisor = Supervisor(specs, preload=stack.preload, output=output)
     try:
         with supervisor.run_in_background(meanwhile=_import_the_rest):
             yield

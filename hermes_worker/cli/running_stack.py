@@ -6,24 +6,34 @@ import json
 import signal
 import sys
 import time
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from hermes_worker.cli.copies import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.layout import format_duration, format_moment
 from hermes_worker.cli.options import client_settings, common, home_option
-from hermes_worker.cli.screen import format_duration
+from hermes_worker.cli.stack_words import describe_roles, describe_work
 from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.core.run import OPEN_STATUSES
 from hermes_worker.local.background_stack import NoStack, RunningStack, follow_lines, log_path, read_log_end
 from hermes_worker.local.paths import StackNote, find_left_note, find_running_stack, is_held, read_failed_start
 from hermes_worker.local.readiness import read_causes
 from hermes_worker.settings import Settings
 
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
+
 _LOOK_EVERY_S = 0.2
 _TELL_EVERY_S = 5.0
 _PATIENCE_S = 5.0
 """Seconds that an API of this machine may take."""
+_COUNTED_MAX = 100
+"""Most runs and questions that are counted: a page of the API."""
 
 
 @click.command(epilog="The exit code is 0 while it runs and does well, and 1 otherwise.")
@@ -31,15 +41,16 @@ _PATIENCE_S = 5.0
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(home: Path | None, as_json: bool) -> int:
     """Whether the stack of this home runs, since when, and how it does."""
-    from hermes_worker.cli.backup import find_copy_note  # it takes the database's libraries along
-
     settings = client_settings(home, needs_servers=False)
     place = settings.home
     note = find_running_stack(place)
     copied = find_copy_note(settings)
-    wrong = (
-        _find_waiting_parts(place) or _find_api_problem(note, settings) if note is not None else _find_problem(place)
-    )
+    work: list[str] = []
+    if note is None:
+        wrong = _find_problem(place)
+    else:
+        problem, work = _ask_api(note, settings)
+        wrong = _find_waiting_parts(place) or problem
     parts = _list_parts(place) if note is not None else []
     if as_json:
         told = {
@@ -49,6 +60,7 @@ def status(home: Path | None, as_json: bool) -> int:
             "started_at": note.started_at if note else None,
             "api_url": note.api_url if note else None,
             "parts": parts,
+            "work": work,
             "problem": wrong,
             "is_copy": copied is not None,
         }
@@ -61,7 +73,8 @@ def status(home: Path | None, as_json: bool) -> int:
             f"'hermes-worker {note.command}' runs on {place} (pid {note.pid}), {since}",
             f"  API    {note.api_url or 'none'}",
             f"  model  {note.model}",
-            f"  parts  {', '.join(parts) or '-'}",
+            f"  roles  {describe_roles(parts)}",
+            *(f"  work   {line}" for line in work),
             *([f"  wrong  {wrong}"] if wrong else []),
             *([f"  copy   {copied}"] if copied else []),
         ]
@@ -96,20 +109,34 @@ def _find_waiting_parts(home: Path) -> str | None:
     return "; ".join(f"{name} waits: {cause}" for name, cause in read_causes(home / "run").items()) or None
 
 
-def _find_api_problem(note: StackNote, settings: Settings) -> str | None:
-    """Find what is wrong with the stack's API, unless that only talks to holders of certificates."""
+def _ask_api(note: StackNote, settings: Settings) -> tuple[str | None, list[str]]:
+    """Ask the stack's API what is wrong with it, and what is at work and asked, in words; nothing where it only talks
+    to holders of certificates."""
     from hermes_worker.client import HermesClient
     from hermes_worker.settings.tls import build_own_context
 
     server = settings.server
     if note.api_url is None or server.tls_client_ca is not None:
-        return None
+        return None, []
+    tls = build_own_context(server)
     try:
-        with HermesClient(note.api_url, tls=build_own_context(server), patience_s=_PATIENCE_S) as client:
+        with HermesClient(note.api_url, home=settings.home, tls=tls, patience_s=_PATIENCE_S) as client:
             client.health()
+            with suppress(HermesError):  # what it does is a courtesy, and no sign of trouble
+                return None, _describe_work(client)
+            return None, []
     except HermesError as error:
-        return f"its API does not do well: {error}"
-    return None
+        return f"its API does not do well: {error}", []
+
+
+def _describe_work(client: HermesClient) -> list[str]:
+    found = list(islice(client.runs(status=OPEN_STATUSES, limit=_COUNTED_MAX), _COUNTED_MAX))
+    lines = [describe_work([each.status for each in found], is_cut=len(found) == _COUNTED_MAX)]
+    if asked := len(client.approvals(limit=_COUNTED_MAX)):
+        lines.append(f"{asked} {'question waits' if asked == 1 else 'questions wait'}: 'hermes-worker approvals list'")
+    if jobs := sum(each.enabled for each in client.jobs()):
+        lines.append(f"{jobs} scheduled {'job' if jobs == 1 else 'jobs'}: 'hermes-worker cron list'")
+    return lines
 
 
 @click.command(epilog="Example: hermes-worker logs -f   Ctrl-C ends the reading, not what is read.")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hermes_worker.cli import trees
+from hermes_worker.cli import story, trees
 from hermes_worker.cli.budget import build_budget_document, render_budget
 from hermes_worker.cli.children import render_family
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.event_notices import Notice
 from hermes_worker.cli.explaining import explain
-from hermes_worker.cli.layout import format_clock, format_moment, render_table
+from hermes_worker.cli.layout import format_clock, format_duration, format_moment, render_table
 from hermes_worker.cli.listing import add_filter_options, build_filter, list_runs
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, build_run_document, open_backend
@@ -25,19 +25,18 @@ from hermes_worker.cli.screen import (
     Screen,
     colour_status,
     flatten_text,
-    format_duration,
     format_summary,
     render_run_question,
     strip_controls,
 )
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.pricing import format_cost
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import AnswerView, CallView, RunSheet, RunView
+from hermes_worker.core.spec import RunNotes
 from hermes_worker.core.status_reason import StatusReason
+from hermes_worker.core.titles import TITLE_CHARS_MAX
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.sheets import RunSheet
-from hermes_worker.store.runs.listing import RunNotes
-from hermes_worker.store.runs.views import CallView, RunView
-from hermes_worker.store.runs.waits import AnswerView
 
 _STOP_PATIENCE_S = 5.0
 
@@ -57,18 +56,26 @@ runs.add_command(trees.calls)
 @reachable
 @of_tenant
 @click.argument("run_id", type=TEXT)
+@click.option("--calls", "part", flag_value="calls", help="Instead: each call with the first lines of its result.")
+@click.option("--events", "part", flag_value="events", help="Instead: its events; of a run at work until it ends.")
+@click.option("--raw", "part", flag_value="raw", help="Instead: its conversation so far, one JSON object per message.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def show(home: Path | None, run_id: str, as_json: bool) -> None:
-    """Status, usage, what it asks, calls in doubt and the answer of one run."""
+def show(home: Path | None, run_id: str, part: str | None, as_json: bool) -> None:
+    """What one run was asked, what it did, what it answered and what it cost; what it asks now, and why it waits."""
     backend = open_backend(home)
-    sheet = backend.sheet(backend.complete_run_id(run_id))
+    run_id = backend.complete_run_id(run_id)
+    if part is not None:
+        for line in _iterate_part(backend, run_id, part):
+            click.echo(line)
+        return
+    sheet = backend.client.sheet(run_id)
     if as_json:
         answers = [asdict(answer) for answer in sheet.answers]
         document = {**build_run_document(sheet.view, sheet.calls_by_status), **asdict(sheet.notes), "answers": answers}
         click.echo(json.dumps({**document, "budget": build_budget_document(sheet.budget)}))
         return
     run_id = sheet.view.run_id
-    click.echo(_render_description(sheet, backend.source))
+    click.echo("\n".join([*_render_story(backend, sheet), "", *_render_description(sheet, backend.source)]))
     for wait in sheet.waits:
         about = {"wait_id": wait.wait_id, "choices": wait.choices, "expires_at": wait.expires_at}
         question = {**wait.request, **about}
@@ -90,7 +97,7 @@ def show(home: Path | None, run_id: str, as_json: bool) -> None:
 def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
     """What hooks were told of one run and what came of it, the newest first."""
     backend = open_backend(home)
-    found = backend.hook_calls(backend.complete_run_id(run_id), limit=limit)
+    found = backend.client.hook_calls(backend.complete_run_id(run_id), limit=limit)
     if as_json:
         for call in found:
             click.echo(json.dumps(asdict(call)))
@@ -120,9 +127,9 @@ def export(home: Path | None, run_ids: tuple[str, ...], directory: Path | None) 
     run_ids = tuple(map(backend.complete_run_id, run_ids))
     if directory is None:
         for run_id in run_ids:
-            click.echo(json.dumps(backend.result(run_id).model_dump(exclude_unset=True)))
+            click.echo(json.dumps(backend.client.result(run_id).model_dump(exclude_unset=True)))
         return
-    samples = [backend.training_sample(run_id) for run_id in run_ids]
+    samples = [backend.client.trajectory(run_id) for run_id in run_ids]
     directory.mkdir(parents=True, exist_ok=True)
     for sample in samples:
         name = "trajectory_samples.jsonl" if sample.completed else "failed_trajectories.jsonl"
@@ -159,12 +166,12 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
     if is_dry or any(said.values()):
         raise ConfigurationError("name a run, or say by filters which runs are meant, and not both")
     run_id = backend.complete_run_id(run_id)
-    stopped = backend.stop(run_id)
-    status = backend.status(run_id)
+    stopped = backend.client.stop(run_id)
+    status = backend.client.run(run_id).status
     deadline = time.monotonic() + _STOP_PATIENCE_S
     while not status.is_terminal and time.monotonic() < deadline:
         time.sleep(0.1)
-        status = backend.status(run_id)
+        status = backend.client.run(run_id).status
     click.echo(f"{run_id} {colour_status(status)}")
     if stopped.caused:
         click.echo(f"stopped with it: {_format_names(stopped.caused)}", err=True)
@@ -183,7 +190,7 @@ def _stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -
     for view in backend.runs(build_filter(said, backend)):
         total += 1
         if not is_dry:
-            backend.stop(view.run_id)
+            backend.client.stop(view.run_id)
         click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
     click.echo(f"{total} runs", err=True)
     return 0
@@ -197,7 +204,7 @@ def pause(home: Path | None, run_id: str) -> None:
     """Begin nothing new in one run and in all that it caused."""
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    click.echo(f"{run_id} {colour_status(backend.pause(run_id))}")
+    click.echo(f"{run_id} {colour_status(RunStatus(backend.client.pause(run_id).status))}")
 
 
 @runs.command(epilog="Resuming a run that is not paused changes nothing.")
@@ -208,7 +215,7 @@ def resume(home: Path | None, run_id: str) -> None:
     """Let a paused run, and all that it caused, go on."""
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    click.echo(f"{run_id} {colour_status(backend.resume(run_id))}")
+    click.echo(f"{run_id} {colour_status(RunStatus(backend.client.resume(run_id).status))}")
 
 
 @runs.command(epilog="Example: hermes-worker runs steer run_0123... 'leave the tests alone'")
@@ -222,7 +229,7 @@ def steer(home: Path | None, run_id: str, text: str) -> None:
         raise ConfigurationError("there is nothing to say: the text is empty")
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    backend.steer(run_id, text)
+    backend.client.steer(run_id, text)
     click.echo(f"{run_id} will read it with its next tool result")
 
 
@@ -249,7 +256,7 @@ def watch_run(backend: RunBackend, run_id: str, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         click.echo(f"\nthe run goes on; 'hermes-worker runs watch {run_id}' shows it again", err=True)
         raise
-    sheet = backend.sheet(run_id)
+    sheet = backend.client.sheet(run_id)
     if not as_json:
         show_end(sheet)
     return choose_exit_code(sheet.view)
@@ -276,13 +283,35 @@ def _format_standing(found: StatusReason, idle: str | None) -> str:
     return "\n".join(line for line in (f"now: {strip_controls(found.text)}{lasts}{until}", idle) if line)
 
 
-def _render_description(sheet: RunSheet, source: str) -> str:
+def _iterate_part(backend: RunBackend, run_id: str, part: str) -> Iterator[str]:
+    """Iterate over the lines of what is shown instead of the story."""
+    client = backend.client
+    if part == "calls":
+        return story.iterate_call_lines(client, run_id, story.load_calls(client, run_id))
+    if part == "events":
+        return story.iterate_event_lines(client, run_id)
+    return map(json.dumps, client.result(run_id).messages)
+
+
+def _render_story(backend: RunBackend, sheet: RunSheet) -> list[str]:
+    view, client = sheet.view, backend.client
+    return [
+        click.style(flatten_text(view.title or "-", TITLE_CHARS_MAX), bold=True),
+        format_summary(view, sheet.calls),
+        *story.render_asked(story.find_asked(client, view.run_id)),
+        *story.render_done(story.load_calls(client, view.run_id) if sheet.calls else []),
+        *([click.style(strip_controls(view.error), fg="red")] if view.error else []),
+        *story.render_answered(sheet),
+    ]
+
+
+def _render_description(sheet: RunSheet, source: str) -> list[str]:
     view, notes = sheet.view, sheet.notes
     lines = [
-        f"{view.run_id} {format_summary(view, sheet.calls)}",
+        f"  run       {view.run_id}",
         f"  exit      {view.exit_text or '-'}",
         f"  session   {strip_controls(view.session.describe_for(source))}",
-        *([f"  title     {flatten_text(view.title, 80)}"] if view.title else []),
+        *([f"  in        {flatten_text(title, TITLE_CHARS_MAX)}"] if (title := view.session_title) else []),
         f"  model     {strip_controls(view.model)}",
         f"  created   {format_moment(view.created_at)}",
         *([f"  begins    not before {format_moment(view.not_before)}"] if view.not_before is not None else []),
@@ -291,14 +320,10 @@ def _render_description(sheet: RunSheet, source: str) -> str:
         *([f"  repeats   {notes.retry_of}"] if notes.retry_of else []),
         f"  versions  {_format_versions(notes)}",
         f"  iteration {view.iteration} of at most {view.iterations_max}",
+        f"  cost      {format_cost(view.cost_usd, view.cost_status)}",
     ]
-    if view.error:
-        lines.append(f"  error     {strip_controls(view.error)}")
     lines += [f"  in doubt  {_format_doubt(call)}" for call in sheet.doubtful]
-    lines += [f"  answered  {_format_answer(answer)}" for answer in sheet.answers]
-    if view.output:
-        lines += ["", strip_controls(view.output)]
-    return "\n".join(lines)
+    return [*lines, *(f"  answered  {_format_answer(answer)}" for answer in sheet.answers)]
 
 
 def _format_versions(notes: RunNotes) -> str:

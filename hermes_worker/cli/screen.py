@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from hermes_worker.cli.event_notices import Notice
-from hermes_worker.cli.layout import format_clock
+from hermes_worker.cli.layout import format_clock, format_duration
 from hermes_worker.cli.wording import flatten_text as flatten_text
 from hermes_worker.cli.wording import (
-    format_arguments,
+    format_about,
     format_budget,
     format_call_name,
     format_retry,
@@ -25,12 +25,17 @@ from hermes_worker.cli.wording import (
 )
 from hermes_worker.cli.wording import format_refusal as format_refusal
 from hermes_worker.cli.wording import strip_controls as strip_controls
-from hermes_worker.core.pricing import CostStatus
+from hermes_worker.core.pricing import CostStatus, format_cost, format_usd
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.store.runs.views import RunView
-from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
-from hermes_worker.stream.sse import WireEvent
+from hermes_worker.core.run_views import RunView
+from hermes_worker.stream.wire_events import (
+    MESSAGE_DELTA,
+    REASONING_AVAILABLE,
+    TOOL_GENERATING,
+    TOOL_PROGRESS,
+    WireEvent,
+)
 
 _COLOURS = {
     RunStatus.COMPLETED: "green",
@@ -144,34 +149,24 @@ def format_summary(view: RunView, calls: int) -> str:
         parts.append(
             f"{_format_count(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)"
         )
-    if view.cost_usd or view.doubtful_cost_usd:
+    if view.cost_usd or view.doubtful_cost_usd or view.cost_status is CostStatus.UNKNOWN:
         parts.append(_format_cost(view))
     return ", ".join(parts)
 
 
 def _format_cost(view: RunView) -> str:
-    usd = view.cost_usd or 0
     if view.doubtful_cost_usd:
-        return f"${usd:.4f} and perhaps ${view.doubtful_cost_usd:.4f} more"
-    return f"{'at least ' if view.cost_status is CostStatus.UNKNOWN else ''}${usd:.4f}"
+        return f"{format_usd(view.cost_usd or 0)} and perhaps {format_usd(view.doubtful_cost_usd)} more"
+    return format_cost(view.cost_usd, view.cost_status)
 
 
 def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def format_duration(seconds: float) -> str:
-    """Format a length of time for people."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
-
-
 def _format_tool_start(fields: Mapping[str, Any]) -> str:
     name = click.style(format_call_name(fields), bold=True)
-    return f"  {click.style('→', fg='cyan')} {name}  {format_arguments(str(fields.get('preview') or ''))}".rstrip()
+    return f"  {click.style('→', fg='cyan')} {name}  {format_about(fields)}".rstrip()
 
 
 def _format_tool_end(fields: Mapping[str, Any]) -> str:

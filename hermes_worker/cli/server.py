@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -36,7 +35,7 @@ nothing answers."""
 class ServerChoice:
     """The values of the options of ``add_server_options``."""
 
-    url: str | None = None
+    url: str = ""
     key_file: Path | None = None
     ca_file: Path | None = None
     allows_plain: bool = False
@@ -147,7 +146,6 @@ def open_client(chosen: ServerChoice, *, patience_s: float | None = None) -> Her
     ``ConfigurationError`` for a server that cannot be called, or should not be."""
     from hermes_worker.client import HermesClient
 
-    assert chosen.url is not None
     parts = urlsplit(chosen.url)
     is_here = is_loopback(parts.hostname or "")
     if parts.scheme == "http" and not is_here and not chosen.allows_plain:
@@ -191,31 +189,11 @@ def _build_tls(ca_file: Path | None) -> ssl.SSLContext | None:
         raise ConfigurationError(f"--ca-file {str(ca_file)!r} cannot be used: {error.strerror or error}") from None
 
 
-def parse_document(kind: Any, document: Any) -> Any:
-    """Validate a server's document as the ``kind`` of the same name here. Raises ``UnavailableError``."""
-    from pydantic import ValidationError
-
-    try:
-        return _adapter(kind).validate_python(document)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))[:80]
-        raise UnavailableError(
-            f"the server's answer cannot be read ({where}: {first['msg']}): use the same version on both sides"
-        ) from None
-
-
-@cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
 _REASONS = {
     "data backup": "a backup reads the database and the home themselves",
     "data restore": "a restore replaces the database and the home themselves",
     "data migrate": "the schema is changed where the database is",
+    "data rehearse": "it copies the database itself, and works on the copy",
     "doctor": "it looks at the machine that it runs on",
     "config check": "it looks at the configuration of the machine that it runs on",
     "config": "it is about the files of this machine; 'config show' tells the settings of a server",
@@ -227,8 +205,10 @@ _REASONS = {
     "down": "it stops processes of this machine",
     "start": "it is a process of the installation itself",
     "data workspaces": "workspaces are kept where the workers are",
+    "dev new": "it copies files of this machine",
     "dev scripted-model": "it is a process of this machine",
     "dev chaos": "it breaks a fleet of its own on this machine",
+    "dev prove": "it kills workers of its own on this machine",
     "data encryption": "the keys of texts are in the home",
     "extensions tools": "tools run where the workers are",
     "extensions": "extensions are installed where the workers are",

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -15,14 +14,15 @@ import click
 
 from hermes_worker.cli.api_connection import connect_api
 from hermes_worker.cli.layout import format_field, format_moment, render_table
+from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend
 from hermes_worker.cli.runs import watch_run
-from hermes_worker.cli.screen import strip_controls
+from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.session_backend import open_sessions
 from hermes_worker.cli.session_files import read_documents, write_session
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.core.titles import clean_title
+from hermes_worker.core.titles import TITLE_CHARS_MAX, clean_title
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.search import FoundObject
@@ -41,11 +41,11 @@ def sessions() -> None:
 @click.option("--children", is_flag=True, help="Those of delegated work, too.")
 @click.option("--archived", is_flag=True, help="Those that were put away, and no others.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_sessions(home: Path | None, children: bool, limit: int, as_json: bool, **more: Any) -> None:
+@add_list_options
+def list_sessions(home: Path | None, children: bool, limit: int, output: str | None, **more: Any) -> None:
     """Conversations, newest first."""
     filters = {name: value for name, value in {"include_children": children, **more}.items() if value}
-    _show_all(open_sessions(home).page(limit, filters), as_json=as_json)
+    print_list(open_sessions(home).page(limit, filters), output, _SESSIONS)
 
 
 @sessions.command("show")
@@ -102,11 +102,11 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
 @reachable
 @of_tenant
 @click.argument("session", type=TEXT)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def lineage(home: Path | None, session: str, as_json: bool) -> None:
+@add_list_options
+def lineage(home: Path | None, session: str, output: str | None) -> None:
     """A conversation, what it was forked from, and the forks of all of them, oldest first."""
     backend = open_sessions(home)
-    _show_all(backend.client.session_lineage(backend.find(session).id), as_json=as_json)
+    print_list(backend.client.session_lineage(backend.find(session).id), output, _SESSIONS)
 
 
 @sessions.command("rename", epilog='Example: hermes-worker sessions rename run_0123... "The parser"')
@@ -151,7 +151,7 @@ def archive(home: Path | None, session: str, undo: bool) -> None:
 @of_tenant
 @click.argument("session", type=TEXT)
 @click.option("--title", type=TEXT, help="What the fork is called. Default: that of the source, and a number.")
-@click.option("--at", "message_id", type=click.IntRange(1), help="The last message to take over. Default: all.")
+@click.option("--at", "message_id", type=click.IntRange(0), help="The last message to keep, 0 for none. Default: all.")
 def fork(home: Path | None, session: str, title: str | None, message_id: int | None) -> None:
     """Begin a conversation with a copy of another's messages. Prints its name."""
     backend = open_sessions(home)
@@ -221,7 +221,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
     ended = [one for one in listed if not one.is_at_work and (one.ended_at or before) < before]
     chosen = [one for one in ended if reason is None or one.end_reason == reason]
     if not yes:
-        _show_all(chosen, as_json=False)
+        print_list(chosen, None, _SESSIONS)
         click.echo(f"{len(chosen)} sessions would be deleted; --yes deletes them", err=True)
         return
     kept = 0
@@ -296,22 +296,22 @@ def _create_file(path: Path) -> TextIO:
         raise click.UsageError(f"{str(path)!r} is there already; name a new file") from None
 
 
-def _show_all(found: Sequence[SessionObject], *, as_json: bool) -> None:
-    if as_json:
-        for each in found:
-            click.echo(json.dumps(each.model_dump(by_alias=True)))
-    elif found:
-        rows = [
-            (
-                each.id,
-                each.source or "-",
-                str(each.message_count),
-                format_moment(each.last_active),
-                strip_controls(each.title or each.preview or "-"),
-            )
-            for each in found
-        ]
-        click.echo(render_table(rows, ("SESSION", "SOURCE", "MESSAGES", "LAST ACTIVE", "TITLE"), whole=(0, 1, 2, 3)))
+_SESSIONS: ListLayout[SessionObject] = ListLayout(
+    header=("TITLE", "STATUS", "ACTIVE", "MESSAGES", "SOURCE", "SESSION"),
+    row=lambda each, format_time: (
+        flatten_text(each.title or each.preview or "-", TITLE_CHARS_MAX),
+        "at work" if each.is_at_work else "-",
+        format_time(each.last_active),
+        str(each.message_count),
+        each.source or "-",
+        each.id,
+    ),
+    document=lambda each: each.model_dump(by_alias=True),
+    name=lambda each: each.id,
+    empty="there are no conversations",
+    ids=(5,),
+    whole=(1, 2),
+)
 
 
 def _format_hit(each: FoundObject) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.short_ids import PREFIXES, ShortKind, is_whole_id
-from hermes_worker.store.short_ids import AmbiguousId
+from hermes_worker.core.short_ids import PREFIXES, AmbiguousId, ShortKind, is_whole_id
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient

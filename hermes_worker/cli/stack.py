@@ -9,37 +9,42 @@ from __future__ import annotations
 import os
 import socket
 import sqlite3
-import ssl
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from hermes_worker import mcp, plugins
+from hermes_worker import installed, mcp
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.extension import load_reference
 from hermes_worker.local.background_stack import StackLog, broker_log_path
-from hermes_worker.local.children import ChildExit, ChildSpec
+from hermes_worker.local.children import ChildSpec
 from hermes_worker.local.forking import ChildEntry
 from hermes_worker.local.process import title_process
-from hermes_worker.local.readiness import read_cause, waiting_file
+from hermes_worker.local.readiness import ApiIsWell, FilesExist, PortAnswers, read_cause, waiting_file
 from hermes_worker.local.valkey import EmbeddedValkey
-from hermes_worker.settings import ServerSettings, Settings, build_handover
+from hermes_worker.role_needs import require_role_needs
+from hermes_worker.settings import ServerSettings, Settings, build_handover, load_settings
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.server_key import keep_server_key
 from hermes_worker.store.revisions import find_newest
 
+_API = "hermes_worker.api.server"
 _SERVERS = "servers"
 """The group of servers that roles need: started before them, and ended after them, so that a draining worker can hand
 its call over."""
 _LEAVING_S = 8.0
 """Seconds that a worker gets to end after its drain periods, before it is killed."""
 _BROKER_GRACE_S = 10.0
-_METRICS_PORTS = ("api", "beat", "model", "tools", "gateway")
-"""The roles that serve metrics; each has a port of its own, from the one of the settings on."""
+REPLIES_FILE = "replies.yaml"
+"""A file of the home with what the scripted stand-in replies (docs/testing.md)."""
+_METRICS_PORTS = ("api", "beat", "model", "tools", "gateway", "browser", "mcp")
+"""The roles that serve metrics; each has a port of its own, from the one of the settings on. That of beat stays free:
+a scheduler is served with the model worker, and the others keep the ports that people scrape."""
 _READY_PATIENCE_S = 60.0
 """Seconds until a role is ready: the first start on a slow disk compiles every module."""
 
@@ -61,8 +66,6 @@ class Stack:
     def __init__(self, settings: Settings, plan: StackPlan) -> None:
         self._plan = plan
         self._valkey = EmbeddedValkey(settings.home / "valkey") if settings.broker.url is None else None
-        self._workers: dict[str, str] = {}
-        self._gateway: str | None = None
         self.settings = settings
         """The settings; after ``prepare`` with the addresses of the servers that the stack brings along."""
 
@@ -89,7 +92,8 @@ class Stack:
             specs.append(self._plan_scripted_model())
         # A role that holds credentials runs no commands, and one that runs commands gets as few credentials as
         # possible.
-        specs.append(self._plan_worker("model", "model,delivery,system", self._plan.model_concurrency))
+        more = (ProcessRole.BEAT,) if self._plan.has_beat else ()
+        specs.append(self._plan_worker("model", "model,delivery,system", self._plan.model_concurrency, more))
         specs.append(self._plan_worker("tools", "tools", self._plan.tool_concurrency))
         if (
             self.settings.browser.is_enabled
@@ -107,18 +111,12 @@ class Stack:
             name = f"{socket.gethostname()}:{os.getpid()}:mcp"
             arguments = ["start", "mcp-host", "--name", name, "--alive-file", str(alive)]
             specs.append(self._plan_role("mcp", arguments, (ProcessRole.MCP,), ready=alive.exists))
-        if self._plan.has_beat:
-            alive = self._choose_mark_file("beat.alive")
-            specs.append(
-                self._plan_role(
-                    "beat", ["start", "beat", "--alive-file", str(alive)], (ProcessRole.BEAT,), ready=alive.exists
-                )
-            )
         if self._plan.has_beat and _has_accounts(self.settings):
             alive = self._choose_mark_file("gateway.alive")
-            self._gateway = f"{socket.gethostname()}:{os.getpid()}:gateway"
-            arguments = ["start", "gateway", "--name", self._gateway, "--alive-file", str(alive)]
-            specs.append(self._plan_role("gateway", arguments, (ProcessRole.GATEWAY,), ready=alive.exists))
+            known_as = f"{socket.gethostname()}:{os.getpid()}:gateway"
+            arguments = ["start", "gateway", "--name", known_as, "--alive-file", str(alive)]
+            role = self._plan_role("gateway", arguments, (ProcessRole.GATEWAY,), ready=alive.exists)
+            specs.append(replace(role, after_exit=_end_leases_of("gateway", known_as)))
         if self._plan.has_api:
             server = self.settings.server
             specs.append(
@@ -129,7 +127,7 @@ class Stack:
     @property
     def preload(self) -> ChildEntry:
         """Import what the processes have in common, once, in the process that forks them."""
-        used = (("scheduler.beat", self._plan.has_beat), ("hermes_worker.api.server", self._plan.has_api))
+        used = (("scheduler.beat", self._plan.has_beat), (_API, self._plan.has_api))
         return ChildEntry("hermes_worker.cli.stack:import_for_roles", [name for name, is_used in used if is_used])
 
     @property
@@ -137,34 +135,15 @@ class Stack:
         server = self.settings.server
         return f"{server.scheme}://{find_reachable_host(server.host)}:{server.port}" if self._plan.has_api else None
 
+    @property
+    def valkey(self) -> EmbeddedValkey | None:
+        """Return the stack's embedded broker; the process that runs the stack releases its directory at the end."""
+        return self._valkey
+
     def release(self) -> None:
         """Release the broker's directory. Idempotent."""
         if self._valkey is not None:
             self._valkey.release()
-
-    def on_exit(self, ended: ChildExit) -> None:
-        """Expire what a dead process held, so that others take it over now and not when its lease ends. Never
-        raises."""
-        from hermes_worker.core.errors import HermesError
-        from hermes_worker.observe import log
-        from hermes_worker.store.build import build_database
-        from hermes_worker.store.gateway import GatewayRows
-        from hermes_worker.store.workers import Workers
-
-        worker = self._workers.get(ended.name)
-        gateway = self._gateway if ended.name == "gateway" else None
-        if worker is None and gateway is None:
-            return
-        database = build_database(self.settings)
-        try:
-            if worker is not None:
-                Workers(database).expire_leases(worker)
-            if gateway is not None:
-                GatewayRows(database).release_leases_of(gateway)
-        except HermesError as error:
-            log.warning("database.unreachable", doing="expire", error=str(error))
-        finally:
-            database.close()
 
     def _plan_broker(self, valkey: EmbeddedValkey) -> ChildSpec:
         log_path = broker_log_path(self.settings.home)
@@ -188,9 +167,11 @@ class Stack:
         address, free = f"http://127.0.0.1:{port}/v1", ("custom:scripted=0/0", *model.prices)
         model = replace(model, provider="custom", name="scripted", base_url=address, prices=free)
         self.settings = replace(self.settings, model=model)
-        ready = _build_port_check("127.0.0.1", port)
+        ready = PortAnswers("127.0.0.1", port)
         # Its own entry point, because it starts in a fifth of the time of a command.
         pace = ["--port", str(port), "--chunks", "16", "--chunk-gap-s", "0.004"]
+        if (replies := self.settings.home / REPLIES_FILE).exists():
+            pace += ["--replies", str(replies)]
         return replace(
             self._plan_role("scripted", [], (), ready=ready),
             argv=[sys.executable, "-P", "-m", "hermes_worker.models.scripted", *pace],
@@ -198,18 +179,20 @@ class Stack:
             group=_SERVERS,
         )
 
-    def _plan_worker(self, name: str, queues: str, concurrency: int) -> ChildSpec:
+    def _plan_worker(self, name: str, queues: str, concurrency: int, more: Sequence[ProcessRole] = ()) -> ChildSpec:
+        """Plan a worker, which is the roles ``more`` as well: a scheduler runs no commands either, and costs a quarter
+        of a process in one that is there anyway."""
         # Unique in the fleet: the same database may serve other machines, and other homes of this one.
         known_as = f"{socket.gethostname()}:{os.getpid()}:{name}"
-        self._workers[name] = known_as
         # Two facts: it has a row among the workers and renews its lease, and it is connected to the broker.
         alive, consuming = self._choose_mark_file(f"{name}.alive"), self._choose_mark_file(f"{name}.ready")
         arguments = ["start", "worker", "--queues", queues, "--concurrency", str(concurrency), "--name", known_as]
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
-        roles = tuple(ProcessRole(queue) for queue in queues.split(","))
+        roles = (*(ProcessRole(queue) for queue in queues.split(",")), *more)
+        arguments += ["--beat"] if ProcessRole.BEAT in more else []
         waiting_file(consuming).unlink(missing_ok=True)
-        role = self._plan_role(name, arguments, roles, ready=lambda: alive.exists() and consuming.exists())
-        return replace(role, waits_for=partial(read_cause, consuming))
+        role = self._plan_role(name, arguments, roles, ready=FilesExist((alive, consuming)))
+        return replace(role, waits_for=partial(read_cause, consuming), after_exit=_end_leases_of("worker", known_as))
 
     def _choose_mark_file(self, name: str) -> Path:
         """Choose a file that a role will make, and that does not exist yet."""
@@ -221,7 +204,7 @@ class Stack:
         self, name: str, arguments: Sequence[str], roles: Sequence[ProcessRole], ready: Callable[[], bool] | None = None
     ) -> ChildSpec:
         lease = self.settings.lease
-        plugins.require_settings(self.settings, roles)  # said here: the role itself would say it into a log
+        require_role_needs(self.settings, roles)  # said here: the role itself would say it into a log
         environ, secrets = build_handover(self._set_metrics_port(name), *roles)
         return ChildSpec(
             name=name,
@@ -265,22 +248,26 @@ def _has_accounts(settings: Settings) -> bool:
 
 def _find_browser_problem(settings: Settings) -> str | None:
     """Find what keeps this machine from hosting browsers, as a sentence; ``None`` for nothing."""
-    from hermes_worker.browser.chromium import NoBrowserHere, explain_missing_extra, find_chromium
+    from hermes_worker.browser.chromium import NoBrowserHere, find_chromium
 
     try:
         find_chromium(settings.browser.chromium)
     except NoBrowserHere as error:
         return str(error)
-    return explain_missing_extra()
+    return None
 
 
 def import_for_roles(more: Sequence[str]) -> None:
     """Import what every role needs, and the modules ``more``: the process that forks the roles calls this first."""
+    import hermes_worker.cli.roles
     import hermes_worker.models.scripted.__main__  # noqa: F401
     from hermes_worker.worker.warm import warm_up
 
     for name in more:
         import_module(name)
+    if _API in more:
+        for declared in installed.get_installed().routers.values():
+            load_reference(declared.implementation)
     warm_up()
 
 
@@ -288,6 +275,35 @@ def run_role_in_child(arguments: Sequence[str]) -> None:
     """Run the command ``arguments``, in a child that was forked."""
     sys.argv = ["hermes-worker", *arguments]
     main(arguments)
+
+
+def _end_leases_of(kind: str, name: str) -> ChildEntry:
+    return ChildEntry("hermes_worker.cli.stack:end_leases", [kind, name])
+
+
+def end_leases(arguments: Sequence[str]) -> None:
+    """End the leases of a role that ended by itself, so that others take over what it held now and not when they would
+    have ended; in a child that has the settings of the role. ``arguments`` are ``worker`` or ``gateway``, and the name
+    it was known by."""
+    from hermes_worker.core.errors import HermesError
+    from hermes_worker.observe import configure_logging, log
+    from hermes_worker.store.build import build_database
+    from hermes_worker.store.gateway import GatewayRows
+    from hermes_worker.store.workers import Workers
+
+    settings = load_settings()
+    configure_logging(settings.log, "up", secrets=settings.secrets)
+    kind, name, *_ = arguments
+    database = build_database(settings)
+    try:
+        if kind == "worker":
+            Workers(database).expire_leases(name)
+        else:
+            GatewayRows(database).release_leases_of(name)
+    except HermesError as error:
+        log.warning("database.unreachable", doing="expire", error=str(error))
+    finally:
+        database.close()
 
 
 def run_scripted_model_in_child(arguments: Sequence[str]) -> None:
@@ -345,44 +361,12 @@ def require_free_port(host: str, port: int) -> None:
         ) from error
 
 
-def _build_port_check(host: str, port: int) -> Callable[[], bool]:
-    def answers() -> bool:
-        try:
-            with socket.create_connection((find_reachable_host(host).strip("[]"), port), timeout=0.2):
-                return True
-        except OSError:
-            return False
-
-    return answers
-
-
-def _build_own_context(server: ServerSettings) -> ssl.SSLContext | None:
-    from hermes_worker.settings.tls import build_own_context  # its imports take time, and few need it
-
-    return build_own_context(server)
-
-
 def _build_health_check(server: ServerSettings) -> Callable[[], bool]:
-    """Build a check whether the API reports that it is well. A client library would take longer to import than this to
-    ask."""
-    where, port = find_reachable_host(server.host), server.port
+    """Build a check whether the API reports that it is well."""
+    where = find_reachable_host(server.host)
     if server.tls_client_ca is not None:
-        return _build_port_check(server.host, port)  # it answers no client without a certificate
-    tls = _build_own_context(server) if server.tls_certificate is not None else None
-    request = f"GET /health HTTP/1.1\r\nHost: {where}:{port}\r\nConnection: close\r\n\r\n".encode()
-
-    def is_healthy() -> bool:
-        try:
-            with (
-                socket.create_connection((where.strip("[]"), port), timeout=0.5) as plain,
-                tls.wrap_socket(plain) if tls is not None else nullcontext(plain) as connection,
-            ):
-                connection.sendall(request)
-                return connection.recv(64).startswith(b"HTTP/1.1 200 ")
-        except OSError:
-            return False
-
-    return is_healthy
+        return PortAnswers(where, server.port)  # it answers no client without a certificate
+    return ApiIsWell(where, server.port, server.tls_certificate)
 
 
 def find_reachable_host(host: str) -> str:

@@ -25,7 +25,7 @@ from hermes_worker.cli.runs import watch_run
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.priority import PRIORITIES
-from hermes_worker.store.runs.runs import Multitask
+from hermes_worker.core.spec import Multitask
 
 
 @click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")

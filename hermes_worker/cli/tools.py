@@ -16,6 +16,7 @@ from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import common, load_settings, of_tenant
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
+from hermes_worker.extension import explain_missing_extra
 from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
 
@@ -102,9 +103,7 @@ def _find_unfitness(parameters: object) -> str:
 
 def _find_lacking(name: str, toolset: str, settings: Settings) -> str:
     if toolset == _BROWSER:
-        from hermes_worker.browser.chromium import explain_missing_extra
-
-        return explain_missing_extra() or ""
+        return explain_missing_extra("browser") or ""
     if name == "execute_code" and settings.terminal.workspace != "local":
         return f"scripts run in local workspaces only, and terminal.workspace is {settings.terminal.workspace}"
     return ""
@@ -135,9 +134,8 @@ def _list_disabled_tools(settings: Settings) -> Iterator[ToolStanding]:
         for name in brought.get("tools", ()):
             yield ToolStanding(name=name, toolset=one.name, is_available=False, note=one.problem or how)
     if not settings.browser.is_enabled:
-        from hermes_worker.browser.chromium import explain_missing_extra
         from hermes_worker.browser.declarations import build_browser_extension
 
-        how = "; ".join(filter(None, ("switched off: HERMES_BROWSER=true", explain_missing_extra())))
+        how = "; ".join(filter(None, ("switched off: HERMES_BROWSER=true", explain_missing_extra("browser"))))
         for tool in build_browser_extension(has_cdp=True).tools:
             yield ToolStanding(name=tool.name, toolset=_BROWSER, is_available=False, note=how)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 import time
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import find_ancestors, format_field, iterate_tree, render_table
+from hermes_worker.cli.layout import find_ancestors, format_duration, format_field, iterate_tree, render_table
 from hermes_worker.cli.listing import STATUSES
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
-from hermes_worker.cli.screen import colour_status, flatten_text, format_duration, strip_controls
-from hermes_worker.schemas.runs import CallDetailObject, LedgerEntryObject, TreeRunObject
+from hermes_worker.cli.screen import colour_status, flatten_text, strip_controls
+from hermes_worker.core.pricing import format_cost
+from hermes_worker.core.titles import TITLE_CHARS_MAX
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.runs import CallDetailObject, LedgerEntryObject, TreeRunObject
 
 _PLACE = re.compile(r"(\d{1,6})\.(\d{1,4})")
 _ANSWER_CHARS = 60
@@ -38,7 +43,7 @@ def tree(
     """The tree that a run is in: what was delegated, and the turns that background answers began. A run that stands
     further right was begun by the one above it. With filters, runs that fit are shown below those that led to them."""
     backend = open_backend(home)
-    found = backend.tree(backend.complete_run_id(run_id))
+    found = backend.client.tree(backend.complete_run_id(run_id))
     fitting = [
         node
         for node in found.data
@@ -52,13 +57,13 @@ def tree(
     elif not fitting:
         click.echo("no run of the tree fits", err=True)
     else:
-        header = ("RUN", "STATUS", "CALL", "TOOK", "USD", "ANSWER OR ERROR")
+        header = ("TITLE", "STATUS", "CALL", "TOOK", "COST", "ANSWER OR ERROR", "RUN")
         by_id = {node.run.run_id: node for node in found.data}
         parents = {node.run.run_id: node.parent_run_id for node in found.data}
         kept = find_ancestors(parents, [node.run.run_id for node in fitting])
         placed = [place for place in iterate_tree(parents) if place[0] in kept]
         rows = [_format_tree_row(by_id[run_id], level) for run_id, level in placed]
-        click.echo(render_table(rows, header, ids=(0,), whole=(0, 1)))
+        click.echo(render_table(rows, header, ids=(6,), whole=(1,)))
     if found.total > len(found.data):
         click.echo(f"note: these are the first {len(found.data):,} of {found.total:,} runs", err=True)
 
@@ -84,12 +89,13 @@ def _format_tree_row(node: TreeRunObject, level: int) -> tuple[str, ...]:
     said = run.output if run.output is not None else run.error or ""
     call = node.parent_call or "-"
     return (
-        f"{'  ' * level}{strip_controls(run.run_id)}",
+        f"{'  ' * level}{flatten_text(run.title or '-', TITLE_CHARS_MAX)}",
         colour_status(run.status),
         f"{call} (background)" if node.background else call,
         format_duration(max(0.0, took)),
-        "-" if run.estimated_cost_usd is None else f"{run.estimated_cost_usd:.4f}",
-        flatten_text(said, _ANSWER_CHARS),
+        format_cost(run.estimated_cost_usd, run.cost_status),
+        flatten_text(said, _ANSWER_CHARS) or "-",
+        strip_controls(run.run_id),
     )
 
 
@@ -111,26 +117,26 @@ def calls(home: Path | None, run_id: str, place: str | None, limit: int, as_json
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
     if place is not None:
-        found = backend.call(run_id, *_parse_place(place))
+        found = backend.client.call(run_id, _check_place(place))
         click.echo(json.dumps(_build_call_document(found)) if as_json else _render_call(found))
         return
-    ledger = backend.calls(run_id, limit=limit)
+    ledger = list(islice(backend.client.calls(run_id), limit))
     if as_json:
         for line in ledger:
             click.echo(json.dumps(_build_call_document(line)))
     elif ledger:
-        header = ("CALL", "TOOL", "EFFECT", "STATUS", "ATTEMPTS", "TOOK", "WORKER")
-        click.echo(render_table([_format_call(line) for line in ledger], header, whole=(0, 2, 3)))
+        header = ("CALL", "TOOL", "ABOUT", "STATUS", "TOOK", "EFFECT", "ATTEMPTS", "WORKER")
+        click.echo(render_table([_format_call(line) for line in ledger], header, whole=(0, 3, 4)))
     else:
         click.echo("the run called no tool", err=True)
 
 
-def _parse_place(place: str) -> tuple[int, int]:
-    """Parse the iteration and the position of a call. Raises ``click.UsageError``."""
+def _check_place(place: str) -> str:
+    """Check the place of a call: its iteration and position, such as ``3.0``. Raises ``click.UsageError``."""
     named = _PLACE.fullmatch(place)
     if named is None:
         raise click.UsageError(f"{place!r} is no call; write the iteration and the position, as the column CALL does")
-    return int(named[1]), int(named[2])
+    return f"{int(named[1])}.{int(named[2])}"
 
 
 def _build_call_document(line: LedgerEntryObject) -> dict[str, Any]:
@@ -141,10 +147,11 @@ def _format_call(line: LedgerEntryObject) -> tuple[str, ...]:
     return (
         line.call,
         flatten_text(line.tool, 40),
-        line.effect,
+        flatten_text(line.about or "-", 100),
         f"{line.status.value} ({line.waits_for})" if line.waits_for else line.status.value,
-        str(line.attempts),
         _format_duration(line),
+        line.effect,
+        str(line.attempts),
         flatten_text(line.worker or "-", 40),
     )
 

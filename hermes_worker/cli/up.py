@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from hermes_worker.cli.backup import find_copy_note
+from hermes_worker.cli.code_watch import list_code_places, run_reloading
+from hermes_worker.cli.copies import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.options import TEXT, OneOf, common, home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
+from hermes_worker.cli.stack_process import PlannedStack, StartReport, become_stack, read_report
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.background_stack import StackLog, broker_log_path, log_path
 from hermes_worker.local.paths import HeldHome, StackNote, hold_home, prepare_home, require_free_home
 from hermes_worker.local.process import format_root_warning, title_process
-from hermes_worker.local.supervisor import StartFailed, Supervisor
+from hermes_worker.local.supervisor import StartFailed
 from hermes_worker.settings import Settings
 from hermes_worker.settings.presets import CONCURRENCY, PRESETS
 from hermes_worker.settings.server_key import describe_key_place, key_file_path
@@ -47,6 +46,7 @@ from hermes_worker.settings.server_key import describe_key_place, key_file_path
     "--tool-concurrency", type=click.IntRange(1, 1000), help="Tool calls at once. Default: 8, or what the preset says."
 )
 @click.option("--preset", type=OneOf([*PRESETS]), help="Defaults for a size of installation. Default: $HERMES_PRESET.")
+@click.option("--reload", is_flag=True, help="Start anew when the Python files of HERMES_TOOLS or of plugins change.")
 @click.option("-d", "--detach", is_flag=True, help="In the background; 'status', 'logs' and 'down' are for it.")
 def up(
     home: Path | None,
@@ -57,8 +57,9 @@ def up(
     model_concurrency: int | None,
     tool_concurrency: int | None,
     preset: str | None,
+    reload: bool,
     detach: bool,
-) -> int:
+) -> int | None:
     """Start everything on this machine and keep it running.
 
     Broker, database, workers, scheduler, HTTP API and, without a key, a scripted stand-in for the model. What crashes
@@ -75,16 +76,15 @@ def up(
     plan = StackPlan(
         model_concurrency=model_concurrency or model_calls, tool_concurrency=tool_concurrency or tool_calls
     )
+    if reload and detach:
+        raise click.UsageError("--reload is for work at a terminal: leave --detach out")
+    if reload:
+        return run_reloading(list_code_places(settings), settings.extensions.modules)
     if detach:
         return _detach(settings, plan)
     with hold_home(settings.home) as held:
-        return _supervise(held, settings, plan)
-
-
-_IS_UP = b"u"
-_FAILED = b"f"
-"""Stands before the sentence that says why a start failed."""
-_WORDS_BYTES = 65_536
+        _run(held, settings, plan)
+    return None
 
 
 def _detach(settings: Settings, plan: StackPlan) -> int:
@@ -100,26 +100,24 @@ def _detach(settings: Settings, plan: StackPlan) -> int:
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _run_detached(settings, plan, log_file, writer)
+        _run_detached(settings, plan, log_file, StartReport(writer))
     os.close(writer)
     try:
-        told = os.read(reader, _WORDS_BYTES)  # once: processes of the stack have the other end as well
+        is_up, words = read_report(reader)
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
         click.echo("stopping what was started", err=True)
         raise
-    if not told.startswith(_IS_UP):
-        sentence = told.removeprefix(_FAILED).decode(errors="replace")
-        raise StartFailed(sentence or f"it ended without a word; see {log_path(settings.home)}")
-    click.echo(told.removeprefix(_IS_UP).decode())
+    if not is_up:
+        raise StartFailed(words or f"it ended without a word; see {log_path(settings.home)}")
+    click.echo(words)
     return 0
 
 
-def _run_detached(settings: Settings, plan: StackPlan, log_file: StackLog, writer: int) -> NoReturn:
+def _run_detached(settings: Settings, plan: StackPlan, log_file: StackLog, report: StartReport) -> NoReturn:
     """Run the stack in the background, from its start to its end."""
     from hermes_worker.observe import log
 
-    status = EXIT_FAILED
     try:
         os.setsid()
         with Path(os.devnull).open() as nothing:
@@ -128,38 +126,26 @@ def _run_detached(settings: Settings, plan: StackPlan, log_file: StackLog, write
         os.dup2(output, 1)
         os.dup2(output, 2)
         with hold_home(settings.home) as held:
-            status = _supervise(held, settings, plan, _Detached(log_file=log_file, writer=writer))
+            _run(held, settings, plan, [log_file], report)
     except HermesError as error:
         click.echo(f"hermes-worker: {error}", err=True)
-        with contextlib.suppress(OSError):
-            os.write(writer, _FAILED + str(error).encode(errors="replace"))
+        report.report_failure(str(error))
     except BaseException:
         log.exception("supervisor.failed")
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os._exit(status)
+        os._exit(EXIT_FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Detached:
-    """The log and the pipe that only a stack in the background has."""
-
-    log_file: StackLog
-    writer: int
-    """The pipe over which it tells the process that started it that it is up."""
-
-    def report_start(self, note: StackNote, home: Path) -> None:
-        option = home_option(home)
-        words = (
-            f"Hermes worker is up in the background (pid {note.pid}), API at {note.api_url}.\n"
-            f"hermes-worker status{option}, hermes-worker logs -f{option}, hermes-worker down{option}"
-        )
-        os.write(self.writer, _IS_UP + words.encode())
-        os.close(self.writer)
-
-
-def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _Detached | None = None) -> int:
+def _run(
+    held: HeldHome,
+    settings: Settings,
+    plan: StackPlan,
+    logs: Sequence[StackLog] = (),
+    report: StartReport | None = None,
+) -> NoReturn:
+    """Plan the stack, and become the process that keeps it running. Raises ``HermesError``."""
     from hermes_worker.cli.models import describe_model, find_model_name, make_model_key
 
     began = time.monotonic()
@@ -177,36 +163,36 @@ def _supervise(held: HeldHome, settings: Settings, plan: StackPlan, detached: _D
             model_name=find_model_name(stack.settings),
             api_url=stack.api_url,
         )
-
-        logs = [StackLog(broker_log_path(settings.home)), *([detached.log_file] if detached is not None else [])]
-
-        def announce() -> None:
-            held.announce(note)
-            click.echo(_render_welcome(stack, note, time.monotonic() - began))
-            if warning := format_root_warning():
-                click.echo(f"warning: {warning}", err=True)
-            if detached is not None:
-                detached.report_start(note, settings.home)
-
-        supervisor = Supervisor(
-            specs, on_exit=stack.on_exit, on_output=partial(_trim_logs, logs), preload=stack.preload
+        become_stack(
+            PlannedStack(
+                specs=specs,
+                preload=stack.preload,
+                home=held,
+                note=note,
+                valkey=stack.valkey,
+                log=settings.log,
+                secrets=[secret.reveal() for secret in settings.secrets],
+                logs=[StackLog(broker_log_path(settings.home)), *logs],
+                welcome=_render_welcome(stack, note),
+                warning=format_root_warning(),
+                began=began,
+                report=report.with_words(_render_background(note, settings.home)) if report is not None else None,
+            )
         )
-        status = supervisor.run(on_ready=announce)
-        if supervisor.failure is not None:
-            held.note_failure(supervisor.failure)
-            raise StartFailed(supervisor.failure)
-        return status
     finally:
         held.withdraw()
         stack.release()
 
 
-def _trim_logs(logs: Sequence[StackLog]) -> None:
-    for each in logs:
-        each.keep_small()
+def _render_background(note: StackNote, home: Path) -> str:
+    option = home_option(home)
+    return (
+        f"Hermes worker is up in the background (pid {note.pid}), API at {note.api_url}.\n"
+        f"hermes-worker status{option}, hermes-worker logs -f{option}, hermes-worker down{option}"
+    )
 
 
-def _render_welcome(stack: Stack, note: StackNote, took_s: float) -> str:
+def _render_welcome(stack: Stack, note: StackNote) -> str:
     from hermes_worker.store.build import build_database
 
     settings = stack.settings
@@ -217,7 +203,7 @@ def _render_welcome(stack: Stack, note: StackNote, took_s: float) -> str:
     missing = find_copy_note(settings)
     copy = f"\nThis is a restored copy: {missing}\n" if missing else ""
     return f"""
-Hermes worker is up, in {took_s:.1f} s.
+Hermes worker is up, in {{took_s}} s.
 {copy}
   home      {settings.home}
   database  {database}

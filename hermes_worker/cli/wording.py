@@ -6,21 +6,26 @@ reply can move the cursor, repaint a line, turn its direction or set the clipboa
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from hermes_worker.cli.layout import format_clock
+from hermes_worker.core.call_descriptions import describe_call
 from hermes_worker.core.consent import render_lines
 from hermes_worker.core.invisible_characters import show_invisible
 
-_PREVIEW_CHARS = 100
+_ABOUT_CHARS = 100
 
 
 def strip_controls(text: str) -> str:
     """Remove from ``text``, which a person reads as prose, what a terminal would obey."""
     return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def show_unprintable(text: str) -> str:
+    """Replace what is neither printable nor a tab nor a line end by its code, as ``<U+00A0>``. For what a person is
+    asked to allow: nothing of it may be left out."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"<U+{ord(c):04X}>" for c in show_invisible(text))
 
 
 def flatten_text(text: str, width: int) -> str:
@@ -33,31 +38,14 @@ def flatten_text(text: str, width: int) -> str:
 def render_question(said: str, text: str) -> list[str]:
     """Render a question whole: ``said`` and the text behind it, or below it and indented, so that no line of it can
     look like one of ours."""
-    first, *more = (strip_controls(line) for line in render_lines(text))
+    first, *more = (show_unprintable(line) for line in render_lines(text))
     return [said, *(f"    {line}" for line in (first, *more))] if more else [f"{said} {first}"]
 
 
-def format_arguments(arguments: str) -> str:
-    """Write the arguments of a call, which may be cut short, as ``name=value`` pairs on one line."""
-    try:
-        document = json.loads(arguments)
-    except (ValueError, RecursionError):
-        pairs = {name: _unescape(text) for name, text in _ARGUMENT.findall(arguments)}
-    else:
-        pairs = document if isinstance(document, dict) else {}
-    shown = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in pairs.items())
-    return flatten_text(" ".join(shown) if pairs else arguments, _PREVIEW_CHARS)
-
-
-_ARGUMENT = re.compile(r'"(\w+)":\s*"((?:[^"\\]|\\.)*)')
-"""A name and the beginning of its text."""
-
-
-def _unescape(text: str) -> str:
-    try:
-        return str(json.loads(f'"{text}"'))
-    except ValueError:
-        return text
+def format_about(fields: Mapping[str, Any]) -> str:
+    """Write the arguments of a call on one line, in the words of the server; an older one sends their beginning
+    alone."""
+    return flatten_text(str(fields.get("about") or describe_call("", str(fields.get("preview") or ""))), _ABOUT_CHARS)
 
 
 def format_call_name(fields: Mapping[str, Any]) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.layout import format_duration, render_table
 from hermes_worker.cli.options import TEXT, reachable
-from hermes_worker.cli.screen import flatten_text, format_duration, strip_controls
+from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import click
 
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, common
-from hermes_worker.cli.records import open_records
+from hermes_worker.cli.records import Records, open_records
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.settings import Settings
-from hermes_worker.wiring import load_workspace_states
+from hermes_worker.wiring import find_object_target, load_workspace_states
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.build import find_workspace_target
 from hermes_worker.workspaces.remote.targets import WorkspaceTarget
@@ -29,7 +28,7 @@ def workspaces() -> None:
 def list_workspaces(home: Path | None, as_json: bool) -> None:
     """The workspaces of the kind that new sessions get, and whose they are."""
     records = open_records(home)
-    place = _find_place(records.settings)
+    place = _find_place(records)
     try:
         roots = {PurePosixPath(root).name: root for root in place.list_roots()}
     except WorkspaceError as error:
@@ -50,7 +49,7 @@ def list_workspaces(home: Path | None, as_json: bool) -> None:
 def remove(home: Path | None, session: str, force: bool) -> None:
     """Remove the workspace of a session, with its files."""
     records = open_records(home)
-    place = _find_place(records.settings)
+    place = _find_place(records)
     try:
         root = next((root for root in place.list_roots() if PurePosixPath(root).name == session), None)
         if root is None:
@@ -65,8 +64,11 @@ def remove(home: Path | None, session: str, force: bool) -> None:
     click.echo(f"removed {root}")
 
 
-def _find_place(settings: Settings) -> WorkspaceTarget:
+def _find_place(records: Records) -> WorkspaceTarget:
+    settings = records.settings
     place = find_workspace_target(settings)
+    if settings.terminal.workspace == "objects":
+        place = find_object_target(settings, records.database)
     if place is None:
         kind = settings.terminal.workspace
         raise ConfigurationError(

@@ -18,7 +18,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -135,7 +135,7 @@ class RunningStack:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs: true until it has given its home back."""
+        """Whether the stack runs: true until it has released its home."""
         try:
             signal.pidfd_send_signal(self._process, 0)
         except ProcessLookupError:
@@ -145,7 +145,7 @@ class RunningStack:
     def list_parts(self) -> list[str]:
         """The roles of its processes that run, as ``ps`` names them."""
         children = child_processes(self.note.pid, recursive=True)
-        return sorted({name for child in children if (name := _find_role(child)) is not None})
+        return sorted({name for child in children for name in _list_roles(child)})
 
 
 def _hold_stack(home: Path) -> tuple[StackNote, int]:
@@ -170,14 +170,14 @@ def _is_old_enough(note: StackNote) -> bool:
         return False
 
 
-def _find_role(process: psutil.Process) -> str | None:
+def _list_roles(process: psutil.Process) -> Sequence[str]:
     try:
         words = process.cmdline()
     except psutil.Error:
-        return None
+        return ()
     title = " ".join(words[:2]) if words else ""
     prefix = "hermes-worker: "
     if title.startswith(prefix):
-        return title.removeprefix(prefix).strip()
+        return title.removeprefix(prefix).strip().split(" and ")
     # A server that names itself has one word, with its arguments.
-    return Path(words[0].partition(" ")[0]).name if words else None
+    return [Path(words[0].partition(" ")[0]).name] if words else ()

@@ -50,6 +50,10 @@ EXIT_INTERRUPTED = 130
 """The exit status that shells report for a command that Ctrl-C ended."""
 
 
+def _wait_for_nothing() -> None:
+    """Say that a child waits for nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
     """A process to keep running."""
@@ -63,7 +67,7 @@ class ChildSpec:
     """Bytes for the child to read behind the descriptor that ``handover.SECRETS_FD`` names in its environment."""
     ready: Callable[[], bool] | None = None
     """Returns whether the child does its work; quick, never raises. ``None``: as soon as it is started."""
-    waits_for: Callable[[], str | None] = lambda: None
+    waits_for: Callable[[], str | None] = _wait_for_nothing
     """Returns what the child waits for, as a sentence; quick, never raises. One that never was ready is given up after
     ``waiting_timeout_s`` of it; one that was ready once may wait as long as it must.
     """
@@ -77,21 +81,14 @@ class ChildSpec:
     """Descriptors it inherits beside the standard ones."""
     main: ChildEntry | None = None
     """Does the work of ``argv`` in a child that is forked; used where that is possible, see ``forked``."""
+    after_exit: ChildEntry | None = None
+    """Called when the child ended by itself, before it is started again: in a process of its own, with the environment
+    and the secrets of the child, and its exit status (minus the signal) as one more argument."""
     log_path: Path | None = None
     """The file to which it writes its messages; ``None`` when it prints them."""
     recover: Callable[[str], bool] | None = None
     """Called with its last words when it ended before it was ready; quick, never raises. True when it removed the
     cause: then the child is started once more, at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildExit:
-    """The end of a child that was not asked to end."""
-
-    name: str
-    pid: int
-    status: int
-    """The exit status, or minus the signal, as in ``subprocess``."""
 
 
 class ChildState(StrEnum):
@@ -126,6 +123,8 @@ class _ChildRecord:
         self._log_offset = 0
         self.started_at = 0.0
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self.aftermath: subprocess.Popen[bytes] | ForkedProcess | None = None
+        """The process of ``after_exit``; the next start waits for its end."""
         self.pipe: _OutputPipe | None = None
 
     @property
@@ -134,7 +133,8 @@ class _ChildRecord:
 
     def is_due(self, now: float) -> bool:
         """Whether its next start has come."""
-        return self.state is ChildState.WAITING and self.due_at is not None and now >= self.due_at
+        is_time = self.due_at is not None and now >= self.due_at
+        return self.state is ChildState.WAITING and self.aftermath is None and is_time
 
     def begin(self, now: float) -> None:
         """Note that it is being started."""
@@ -203,21 +203,19 @@ class ChildLoop:
         lifeline: int,
         output: int = 2,
         has_prefixes: bool = True,
-        on_exit: Callable[[ChildExit], None] | None = None,
         on_output: Callable[[], None] | None = None,
         preload: ChildEntry | None = None,
     ) -> None:
-        """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_exit`` is called for every
-        child that ended by itself, ``on_output`` after lines that were forwarded; both must be quick and never raise.
-        ``preload`` imports what the children that are forked have in common, in the process that forks them.
+        """``lifeline`` is a descriptor that becomes readable when the parent dies. ``on_output`` is called after lines
+        that were forwarded; it must be quick and never raise. ``preload`` imports what the children that are forked
+        have in common, in the process that forks them.
         """
-        self._nursery = Zygote(preload, output=output)
+        self._zygote = Zygote(preload, output=output)
         self._children = [_ChildRecord(spec) for spec in specs]
         self._name_width = max((len(spec.name) for spec in specs), default=0)
         self._lifeline = lifeline
         self._output = output
         self._has_prefixes = has_prefixes
-        self._on_exit = on_exit
         self._on_output = on_output
         self._selector = selectors.DefaultSelector()
         self._pipes: dict[int, _OutputPipe] = {}
@@ -255,7 +253,7 @@ class ChildLoop:
     def _start_all(self) -> bool:
         forked = next((child.spec for child in self._children if child.spec.main is not None), None)
         if forked is not None and can_fork():
-            self._nursery.start(forked.env)  # it imports while others start
+            self._zygote.start(forked.env)  # it imports while others start
         for group in self._list_groups():
             self._progress_step_s = _PROGRESS_FIRST_S
             self._progress_at = time.monotonic() + _PROGRESS_FIRST_S
@@ -328,7 +326,7 @@ class ChildLoop:
     def _start_child(self, spec: ChildSpec) -> subprocess.Popen[bytes] | ForkedProcess:
         if spec.main is None or not can_fork():
             return _start_process(spec)
-        return self._nursery.fork(ChildPlan(f"hermes-{spec.name}", spec.main, spec.env), spec.pass_fds)
+        return self._zygote.fork(ChildPlan(f"hermes-{spec.name}", spec.main, spec.env), spec.pass_fds)
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -376,7 +374,7 @@ class ChildLoop:
     def _patience_s(self, deadline: float | None) -> float | None:
         """How many seconds until the next time is due; ``None`` for none."""
         now = time.monotonic()
-        moments = (deadline, self._progress_at, *(child.due_at for child in self._children))
+        moments = (deadline, self._progress_at, *(each.due_at for each in self._children if each.aftermath is None))
         due = [at - now for at in moments if at is not None]
         if any(child.state is ChildState.STARTING for child in self._children):
             due.append(_READY_POLL_S)
@@ -419,19 +417,24 @@ class ChildLoop:
 
     def _reap_ended(self) -> None:
         """Reap all processes that have ended: our children, and orphans of theirs that the kernel gave to us."""
-        children = {child.process.pid: child for child in self._children if child.process and child.is_running}
-        for pid in _list_ended():
-            if child := children.get(pid):
-                self._reap_child(child, pid)
+        for pid in _list_ended():  # each looked for anew: what follows one end may have ended by the next look
+            for child in self._children:
+                if child.process is not None and child.is_running and child.process.pid == pid:
+                    self._reap_child(child, child.process)
+                    break
+                if child.aftermath is not None and child.aftermath.pid == pid:
+                    child.aftermath.wait()
+                    child.aftermath = None
+                    break
             else:
                 os.waitpid(pid, 0)
 
-    def _reap_child(self, child: _ChildRecord, pid: int) -> None:
-        assert child.process is not None
+    def _reap_child(self, child: _ChildRecord, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
+        pid = process.pid
         # Its number is ours until it is reaped, so the group that is killed here cannot be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-        status = child.process.wait()
+        status = process.wait()
         if child.pipe is not None:
             child.pipe.forward_all()
         if self._is_stopping():
@@ -439,8 +442,19 @@ class ChildLoop:
             child.due_at = None
             return
         self._plan_next(child, status, pid)
-        if self._on_exit is not None:
-            self._on_exit(ChildExit(name=child.spec.name, pid=pid, status=status))
+        if child.spec.after_exit is not None and child.state is ChildState.WAITING:
+            self._begin_aftermath(child, child.spec.after_exit, status)
+
+    def _begin_aftermath(self, child: _ChildRecord, entry: ChildEntry, status: int) -> None:
+        entry = replace(entry, arguments=[*entry.arguments, str(status)])
+        try:
+            child.aftermath = self._start_with_secrets(replace(child.spec, main=entry, argv=entry.argv))
+        except OSError as error:
+            log.warning("child.failed", child=child.spec.name, status=f"nothing was done after its end: {error}")
+            return
+        assert child.aftermath.stdout is not None
+        self._forward_output(os.dup(child.aftermath.stdout.fileno()), child)
+        child.aftermath.stdout.close()
 
     def _plan_next(self, child: _ChildRecord, status: int, pid: int) -> None:
         text = _format_status(status)
@@ -587,7 +601,7 @@ def _list_ended() -> Iterator[int]:
 
 
 def kill_descendants(spare: Container[int] = ()) -> None:
-    """SIGKILL everything below this process, except the processes in ``spare`` and what is below them.
+    """Kill everything below this process, except the processes in ``spare`` and what is below them.
 
     Again and again until nothing is left: what a process starts while it is killed is found the next time, because a
     subreaper inherits the orphans of its descendants.

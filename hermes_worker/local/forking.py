@@ -6,18 +6,17 @@ environment and descriptors of its own, default signals, dead when its parent is
 libraries do not survive a fork.
 
 Theory of operation. A forked process has all that its parent's memory held, so a process that knows a secret must not
-fork. The children come out of a *nursery* instead (elsewhere called a zygote), a process that is started from nothing,
-imports and knows no secret (``nursery``). It forks twice: the process in between ends at once, so that the child
-becomes its grandparent's, which is the nearest subreaper. Secrets pass through the nursery as a descriptor that only
-the child reads.
+fork. The children come out of a *zygote* instead, a process that is started from nothing, imports and knows no secret
+(``zygote``). It forks twice: the process in between ends at once, so that the child becomes its grandparent's, which is
+the nearest subreaper. Secrets pass through the zygote as a descriptor that only the child reads.
 
-    keeper (subreaper, knows secrets) ---- one socket ---- nursery (knows none)
+    keeper (subreaper, knows secrets) ---- one socket ---- zygote (knows none)
       |                                                      | 1. request: what the child is to be, and descriptors
       |                                                      +-- between     2. forks the child, tells its number, ends
       +-- child  <------- 3. the kernel gives it to the keeper ----+
             4. reads its secrets from its descriptor
 
-A nursery that died is started again by the next ``fork``; its children live on, since they are the keeper's.
+A zygote that died is started again by the next ``fork``; its children live on, since they are the keeper's.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from importlib import import_module
 from typing import IO
 
 from hermes_worker.local.process import become_subreaper, die_with_parent_hook, name_process
-from hermes_worker.settings.secret_transfer import open_sealed
+from hermes_worker.settings.secret_transfer import begin_program, open_sealed
 
 RESET_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGTTOU)
 """Signals that a child treats as any program does. The forking process blocks them meanwhile: one that came at once
@@ -47,7 +46,7 @@ would be lost.
 """
 _FIRST_FREE_DESCRIPTOR = 3
 _PATIENCE_S = 60.0
-"""How many seconds the nursery may take to answer. The first start on a slow disk compiles every module."""
+"""How many seconds the zygote may take to answer. The first start on a slow disk compiles every module."""
 _PID_BYTES_MAX = 32
 
 
@@ -58,6 +57,11 @@ class ChildEntry:
     place: str
     """``module:function``."""
     arguments: Sequence[str] = ()
+
+    @property
+    def argv(self) -> list[str]:
+        """The program that calls it, for systems where processes cannot be forked."""
+        return [sys.executable, "-P", "-m", __name__, self.place, *self.arguments]
 
     def __call__(self) -> None:
         module, _, function = self.place.partition(":")
@@ -120,7 +124,7 @@ class Zygote:
     """Forks children for this process, which becomes a subreaper. Only for the main thread."""
 
     def __init__(self, preload: ChildEntry | None = None, *, output: int = 2) -> None:
-        """``preload`` imports what the children have in common. Complaints of the nursery itself go to the descriptor
+        """``preload`` imports what the children have in common. Complaints of the zygote itself go to the descriptor
         ``output``.
         """
         self._preload = preload
@@ -128,10 +132,11 @@ class Zygote:
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, env: Mapping[str, str]) -> None:
-        """Let it begin to import, with an environment that is not secret. Idempotent while it lives."""
+    def start(self, env: Mapping[str, str]) -> socket.socket:
+        """Let it begin to import, with an environment that is not secret, and return the line to it. Idempotent while
+        it lives."""
         if self._line is not None:
-            return
+            return self._line
         become_subreaper()
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line.settimeout(_PATIENCE_S)
@@ -147,11 +152,12 @@ class Zygote:
                 pass_fds=(theirs.fileno(),),
                 preexec_fn=die_with_parent_hook(signal.SIGKILL),
             )
+        return self._line
 
     def fork(self, life: ChildPlan, pass_fds: Collection[int] = ()) -> ForkedProcess:
         """Fork a child that keeps the descriptors ``pass_fds`` beside the standard ones, under the same numbers.
 
-        Raises ``OSError`` when no nursery can be started.
+        Raises ``OSError`` when no zygote can be started.
         """
         reader, writer = os.pipe()
         try:
@@ -178,13 +184,12 @@ class Zygote:
             self._process = None
 
     def _request_fork(self, life: ChildPlan, output: int, kept: Sequence[int]) -> int:
-        """The number of the child; 0 when the nursery has ended, or does not answer."""
-        self.start(life.env)
-        assert self._line is not None
+        """The number of the child; 0 when the zygote has ended, or does not answer."""
+        line = self.start(life.env)
         with open_sealed(life.to_bytes(os.getpid(), kept)) as request:
             try:
-                socket.send_fds(self._line, [b"f"], [request, output, *kept])
-                pid = int(self._line.recv(_PID_BYTES_MAX) or 0)
+                socket.send_fds(line, [b"f"], [request, output, *kept])
+                pid = int(line.recv(_PID_BYTES_MAX) or 0)
             except (ConnectionError, TimeoutError):
                 pid = 0
         if not pid:
@@ -234,3 +239,8 @@ def _take_descriptors(output: int, kept: Mapping[int, int]) -> None:
     os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     # Objects of their own: the parent's may write elsewhere, and hold what the parent has not flushed.
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, errors="replace", closefd=False) for number in (1, 2))
+
+
+if __name__ == "__main__":
+    begin_program()
+    ChildEntry(sys.argv[1], sys.argv[2:])()

@@ -181,7 +181,7 @@ def hold_home(home: Path) -> Iterator[HeldHome]:
         _lock(descriptor, home)
         finish_restore(home)
         _note_path(home).unlink(missing_ok=True)  # a dead stack's
-        yield HeldHome(home)
+        yield HeldHome(home, descriptor)
     finally:
         # Closing gives the lock back. The file stays: removing it would let two stacks lock two files.
         os.close(descriptor)
@@ -190,8 +190,10 @@ def hold_home(home: Path) -> Iterator[HeldHome]:
 class HeldHome:
     """The right to run a stack on a home."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, descriptor: int) -> None:
         self.home = home
+        self.descriptor = descriptor
+        """The lock; who has it open holds the home."""
 
     def announce(self, note: StackNote) -> None:
         """Tell other commands where this stack is. The last word counts."""

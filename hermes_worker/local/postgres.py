@@ -57,6 +57,16 @@ _OPTIONS_WITHOUT_DURABILITY = {
 }
 
 
+def can_start_postgres() -> bool:
+    """Whether this machine has what ``EmbeddedPostgres`` needs."""
+    try:
+        _find_installation()
+        _choose_account()
+    except ConfigurationError:
+        return False
+    return True
+
+
 class EmbeddedPostgres:
     """The server of one directory, which is created when missing. It listens on a unix socket only.
 
@@ -130,7 +140,7 @@ class EmbeddedPostgres:
         self._process.stop(*_STOP_STEPS)
 
     def kill(self) -> None:
-        """SIGKILL the server with all its processes, as a crash of the machine would. Idempotent."""
+        """Kill the server with all its processes, as a crash of the machine would. Idempotent."""
         pid = self.pid
         if pid is None:
             return

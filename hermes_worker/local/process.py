@@ -171,7 +171,7 @@ class ServerProcess:
         atexit.unregister(self._stop_at_exit)
 
     def kill(self) -> None:
-        """SIGKILL it and wait for its end. Idempotent."""
+        """Kill the server and wait for its end. Idempotent."""
         self.stop()
 
     def last_words(self) -> str:

@@ -1,8 +1,16 @@
-"""Whether this worker consumes, and what it waits for when it does not, as two files that others look at."""
+"""Whether a role does its work: how it says so, in two files that others look at, and how a supervisor asks.
+
+The questions are values, so that they can be handed to another process.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import socket
+import ssl
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 _WAITING_SUFFIX = ".waiting"
@@ -59,3 +67,57 @@ class ReadyMark:
 
 readiness = ReadyMark()
 """The ready mark of this process."""
+
+
+@dataclass(frozen=True)
+class FilesExist:
+    """Asks whether all these files are there."""
+
+    paths: Sequence[Path]
+
+    def __call__(self) -> bool:
+        return all(path.exists() for path in self.paths)
+
+
+@dataclass(frozen=True)
+class PortAnswers:
+    """Asks whether somebody listens on a port."""
+
+    host: str
+    port: int
+
+    def __call__(self) -> bool:
+        try:
+            with socket.create_connection((self.host.strip("[]"), self.port), timeout=0.2):
+                return True
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True)
+class ApiIsWell:
+    """Asks whether an API reports that it is well. A client library would take longer to import than this to ask."""
+
+    host: str
+    port: int
+    certificate: Path | None
+
+    def __call__(self) -> bool:
+        request = f"GET /health HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nConnection: close\r\n\r\n".encode()
+        try:
+            with (
+                socket.create_connection((self.host.strip("[]"), self.port), timeout=0.5) as plain,
+                self._tls.wrap_socket(plain) if self._tls is not None else nullcontext(plain) as connection,
+            ):
+                connection.sendall(request)
+                return connection.recv(64).startswith(b"HTTP/1.1 200 ")
+        except OSError:
+            return False
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.certificate is None:
+            return None
+        from hermes_worker.settings.tls import trust_certificate  # its imports take time, and few need it
+
+        return trust_certificate(self.certificate)

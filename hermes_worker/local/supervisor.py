@@ -39,7 +39,6 @@ from hermes_worker.local.children import (
     EXIT_INTERRUPTED,
     EXIT_START_FAILED,
     STOP_SIGNALS,
-    ChildExit,
     ChildLoop,
     ChildSpec,
     kill_descendants,
@@ -48,7 +47,7 @@ from hermes_worker.local.forking import ChildEntry
 from hermes_worker.local.process import become_subreaper, child_processes
 from hermes_worker.observe import log
 
-__all__ = ["ChildExit", "ChildSpec", "StartFailed", "Supervisor"]
+__all__ = ["ChildSpec", "StartFailed", "Supervisor"]
 
 _READY = b"r"
 _FAILED = b"f"
@@ -67,8 +66,7 @@ class Supervisor:
 
     A child that crashes is started again after 0.5 s, doubling up to 30 s; a minute without a crash starts the count
     anew. A child that fails before it was ever ready ends the whole. SIGTERM and Ctrl-C stop everything in order; a
-    second Ctrl-C kills. ``on_exit`` is called in the keeper's process for every child that ended by itself; it must be
-    quick and never raise. ``has_prefixes`` puts the child's name in front of its lines.
+    second Ctrl-C kills. ``has_prefixes`` puts the child's name in front of its lines.
 
     Forks, so use it before the process has threads. For one use.
     """
@@ -77,7 +75,6 @@ class Supervisor:
         self,
         specs: Sequence[ChildSpec],
         *,
-        on_exit: Callable[[ChildExit], None] | None = None,
         on_output: Callable[[], None] | None = None,
         has_prefixes: bool = True,
         output: int = 2,
@@ -90,7 +87,6 @@ class Supervisor:
         self._on_output = on_output
         self._specs = specs
         self._output = output
-        self._on_exit = on_exit
         self._has_prefixes = has_prefixes
         self._keeper: int | None = None
         self._spared: frozenset[int] = frozenset()
@@ -167,7 +163,6 @@ class Supervisor:
                 lifeline=lifeline,
                 output=self._output,
                 has_prefixes=self._has_prefixes,
-                on_exit=self._on_exit,
                 on_output=self._on_output,
                 preload=self._preload,
             )

@@ -210,7 +210,7 @@ class EmbeddedValkey:
             raise
 
     def stop(self) -> None:
-        """SIGTERM, ten seconds, SIGKILL; then give the directory back. Idempotent."""
+        """Stop the server with SIGTERM, after ten seconds with SIGKILL, and release its directory. Idempotent."""
         self._process.stop((signal.SIGTERM, _STOP_GRACE_S))
         if self._lock is not None and self._socket_path.parent != self.directory:
             self._socket_path.unlink(missing_ok=True)
@@ -219,11 +219,11 @@ class EmbeddedValkey:
         self.release()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would. Keeps the directory, so that ``start`` can bring it back."""
+        """Kill the server, as a crash would. Keeps the directory, so that ``start`` can bring it back."""
         self._process.kill()
 
     def release(self) -> None:
-        """Give the directory back. The server, if it still runs, keeps it. Idempotent."""
+        """Release the directory for another server. One that still runs keeps it. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

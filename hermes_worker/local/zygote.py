@@ -1,13 +1,13 @@
-"""The process that ``forked.Nursery`` starts: it imports, waits, and forks children for the process that started it.
+"""The process that ``forking.Zygote`` starts: it imports, waits, and forks children for the process that started it.
 
 It opens no connection, starts no thread and reads no secret, so its children have nothing that they are not given.
-``forked`` has the theory of operation. Requests are served one at a time:
+``forking`` has the theory of operation. Requests are served one at a time:
 
 1. A message on the line brings descriptors: the description of the child, its output, and those that it keeps.
 2. A fork makes the process in between, which forks the child (``_fork_and_end``).
 3. The process in between writes the child's number into a pipe and ends. The child waits for that, until the kernel has
    given it another parent, and only then does its work: before, it would die with the wrong one.
-4. The nursery reaps the process in between, sends the number over the line and waits for the next message. When the
+4. The zygote reaps the process in between, sends the number over the line and waits for the next message. When the
    line ends, it ends too; its children live on.
 """
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
     words.
     """
     number, *preload = arguments
-    title_process("nursery")
+    title_process("fork server")
     signal.pthread_sigmask(signal.SIG_BLOCK, RESET_SIGNALS)
     line = socket.socket(fileno=int(number))  # open to the end: who asks may hear of it only when all has been said
     if preload:

@@ -12,9 +12,11 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED, EXIT_INTERRUPTED
 from hermes_worker.cli.layout import is_dumb
 from hermes_worker.cli.options import PROMPT_BYTES_MAX, TEXT, reachable, toolset_names, toolsets_option
+from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from hermes_worker.cli.chat.directory import ChosenDirectory
     from hermes_worker.cli.chat.painting import Painter
     from hermes_worker.cli.chat.remembered import ChatFolder
     from hermes_worker.cli.chat.talk import Talk, TalkOptions
@@ -33,6 +35,12 @@ _GIVES_UP_AFTER_S = 300.0
 @click.option("--model", type=TEXT, help="Model to ask. Default: the configured one.")
 @toolsets_option
 @click.option(
+    "--workspace",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Directory that a new conversation works in. Default: the current one, once you have said yes to it.",
+)
+@click.option("--no-workspace", is_flag=True, help="Give a new conversation a directory of its own.")
+@click.option(
     "--plain", is_flag=True, help="Write whole lines and draw nothing, for screen readers; so it is with TERM=dumb."
 )
 def chat(
@@ -42,33 +50,41 @@ def chat(
     goes_on: bool,
     model: str | None,
     toolsets: str | None,
+    workspace: Path | None,
+    no_workspace: bool,
     plain: bool,
 ) -> int:
     """Talk with an agent: over the HTTP API of 'hermes-worker up', or of --server.
 
-    Lines that begin with / are commands; /help shows them. With -q, or when something is piped in, one thing is asked:
+    The agent works in the current directory if you say yes to that, which is asked once for each directory. Lines that
+    begin with / are commands; /help shows them. With -q, or when something is piped in, one thing is asked:
     the answer goes to standard output, as plain text where that is no terminal. The exit code is 0 when the run
     completes and 1 when it fails or is stopped.
     """
     from hermes_worker.cli.api_connection import find_api
+    from hermes_worker.cli.chat.directory import choose_directory
     from hermes_worker.cli.chat.remembered import ChatFolder
     from hermes_worker.cli.chat.talk import TalkOptions
 
     if session and goes_on:
         raise ConfigurationError("--session names a conversation and --continue takes the last one; give one of them")
     text = _read_question(query)
-    reached = find_api(home)
+    reached = find_api(home, as_person=True)
     folder = ChatFolder(reached.home)
     session_id = _find_last_session(folder, reached.place) if goes_on else session
+    confirm = _confirm_directory if text is None and session_id is None else None
+    directory = choose_directory(reached.settings, folder, named=workspace, is_declined=no_workspace, confirm=confirm)
     options = TalkOptions(
         model=model,
         toolsets=toolset_names(toolsets),
-        answers_questions=text is None,
+        is_attended=text is None,
+        shows_output=sys.stdout.isatty(),
+        directory=directory.path,
         gives_up_after_s=None if text is None else _GIVES_UP_AFTER_S,
     )
     with reached.open(_PATIENCE_S) as client, reached.open(0.0) as streams:
         begun = _ChatStart(client, streams, options, session_id, folder, reached.place, plain or is_dumb())
-        return _ask(begun, text) if text is not None else _converse(begun)
+        return _ask(begun, text) if text is not None else _converse(begun, directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +161,32 @@ def _ask(begun: _ChatStart, text: str) -> int:
     return 0 if end is not None and end.is_completed else EXIT_FAILED
 
 
-def _converse(begun: _ChatStart) -> int:
+def _confirm_directory(directory: Path) -> bool:
+    """Ask whether the agent may work in a directory: only a word of the person decides."""
+    click.echo(f"The agent can read and change files in {strip_controls(str(directory))}.")
+    return click.confirm("May it work here? The answer is kept for this directory", default=None)
+
+
+def _describe_start(begun: _ChatStart, directory: ChosenDirectory) -> list[str]:
+    """Describe which model answers, and where the agent works, as far as the key may know."""
+    from hermes_worker.client import RefusedError
+
+    found: dict[str, str | None] = {}
+    try:
+        for prefix in ("model.default", "terminal."):
+            found |= {each.key: each.value for each in begun.client.settings(prefix)}
+    except RefusedError:
+        pass  # settings are for operators
+    model = begun.options.model or found.get("model.default") or "the usual one"
+    sandbox = f" · sandbox {found.get('terminal.sandbox') or 'auto'}" if found else ""
+    where = "one of its own" if directory.path is None else str(directory.path)
+    lines = [f"model {model}{sandbox} · session {begun.session_id or 'new'} · {begun.place}"]
+    if begun.session_id is None:
+        lines.append(f"directory: {where}" + (f" ({directory.why_not})" if directory.why_not else ""))
+    return [flatten_text(line, 400) for line in lines]
+
+
+def _converse(begun: _ChatStart, directory: ChosenDirectory) -> int:
     from hermes_worker.cli.chat.prompting import ChatPrompt, PlainLines
     from hermes_worker.client import RefusedError
 
@@ -160,6 +201,9 @@ def _converse(begun: _ChatStart) -> int:
                 raise
             talk.session_id = begun.session_id  # a name that a conversation gets
     talk.note(f"Hermes worker {health.get('version', '')}; /help shows the commands, Ctrl-D leaves")
+    for line in _describe_start(begun, directory):
+        talk.note(line)
+    talk.load_skills()
     lines = PlainLines() if begun.is_plain else None
     ChatPrompt(talk, begun.folder.find_history(), begun.note_session, lines).run(first_run)
     return 0

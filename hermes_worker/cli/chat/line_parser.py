@@ -1,65 +1,60 @@
-"""Parse a line of a chat: a table of commands, and the meaning of a line. Pure."""
+"""Parse a line of a chat: the meaning of a line, and what it may become. Pure."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from hermes_worker.cli.chat.turn import PendingQuestion
 from hermes_worker.core.answer_binding import parse_code
+from hermes_worker.core.slash_commands import SLASH_COMMANDS, SlashCommand, find_nearest
 
 
 class SlashVerb(StrEnum):
+    """The commands of the terminal, by their names in the table."""
+
     HELP = "help"
-    STOP = "stop"
-    STEER = "steer"
-    MODEL = "model"
     NEW = "new"
+    STOP = "stop"
+    STATUS = "status"
+    QUEUE = "queue"
+    STEER = "steer"
+    BACKGROUND = "background"
+    UNDO = "undo"
+    RETRY = "retry"
+    BRANCH = "branch"
+    HISTORY = "history"
     RESUME = "resume"
-    COMPRESS = "compress"
+    SESSIONS = "sessions"
+    TITLE = "title"
     USAGE = "usage"
+    CONTEXT = "context"
+    COMPRESS = "compress"
+    MODEL = "model"
+    REASONING = "reasoning"
+    TOOLS = "tools"
+    SKILLS = "skills"
+    MEMORY = "memory"
     TREE = "tree"
+    AGENTS = "agents"
+    SHOW = "show"
+    DIFF = "diff"
+    ROLLBACK = "rollback"
+    EXPORT = "export"
+    IMAGE = "image"
+    SHARE = "share"
+    COPY = "copy"
+    APPROVALS = "approvals"
     APPROVE = "approve"
     DENY = "deny"
+    JOBS = "jobs"
     QUIT = "quit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlashCommand:
-    verb: SlashVerb
-    argument: str
-    """The argument as the help shows it; in brackets where it may be left out, empty where there is none."""
-    summary: str
-
-    @property
-    def needs_argument(self) -> bool:
-        return bool(self.argument) and not self.argument.startswith("[")
-
-
-COMMANDS: Sequence[SlashCommand] = (
-    SlashCommand(verb=SlashVerb.HELP, argument="", summary="show these commands"),
-    SlashCommand(verb=SlashVerb.STOP, argument="", summary="stop the run at work, as Ctrl-C does"),
-    SlashCommand(verb=SlashVerb.STEER, argument="TEXT", summary="say something to the run at work, without waiting"),
-    SlashCommand(verb=SlashVerb.MODEL, argument="[NAME]", summary="ask this model from now on; without NAME the usual"),
-    SlashCommand(verb=SlashVerb.NEW, argument="", summary="begin another conversation"),
-    SlashCommand(
-        verb=SlashVerb.RESUME, argument="[SESSION]", summary="go on with a conversation; without it, list them"
-    ),
-    SlashCommand(verb=SlashVerb.COMPRESS, argument="[TOPIC]", summary="summarise the older part of the conversation"),
-    SlashCommand(verb=SlashVerb.USAGE, argument="", summary="what the conversation used and cost"),
-    SlashCommand(verb=SlashVerb.TREE, argument="", summary="the last run and what it delegated"),
-    SlashCommand(
-        verb=SlashVerb.APPROVE, argument="[CODE] [once|session|always]", summary="allow what the run asks for"
-    ),
-    SlashCommand(verb=SlashVerb.DENY, argument="[CODE] [REASON]", summary="refuse it, with a reason for the model"),
-    SlashCommand(verb=SlashVerb.QUIT, argument="", summary="leave, as Ctrl-D does; a run at work goes on"),
-)
-_BY_NAME = {command.verb.value: command for command in COMMANDS} | {
-    "exit": next(command for command in COMMANDS if command.verb is SlashVerb.QUIT)
-}
+COMMANDS: Sequence[SlashCommand] = tuple(row for row in SLASH_COMMANDS if row.summary)
+_BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
 ALLOWING = ("once", "session", "always")
 _YES = {"y": "once", "yes": "once"}
 _NO = ("n", "no", "deny")
@@ -109,29 +104,52 @@ class Misread:
     kind: Literal["misread"] = "misread"
 
 
-Meaning = Say | Do | Decide | Respond | Misread | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseSkill:
+    """Text for the agent, to be followed with a skill."""
+
+    name: str
+    text: str
+    kind: Literal["use_skill"] = "use_skill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHere:
+    """A command that the person runs on their own machine; nothing is said to the agent."""
+
+    command: str
+    kind: Literal["run_here"] = "run_here"
+
+
+Meaning = Say | UseSkill | RunHere | Do | Decide | Respond | Misread | None
 
 
 def parse_line(
-    line: str, asking: Sequence[PendingQuestion] = (), asked_before: Sequence[PendingQuestion] | None = None
+    line: str,
+    asking: Sequence[PendingQuestion] = (),
+    asked_before: Sequence[PendingQuestion] | None = None,
+    skills: Collection[str] = (),
 ) -> Meaning:
     """Parse a line while the run asks ``asking``, the oldest first; ``None`` for an empty one.
 
     A line that begins with a blank is never a command. ``asked_before`` are the questions of the run when the person
     began to write the line, where that is known: a line that was begun before a question came does not answer it.
+    ``skills`` are commands as well: those that no command of ours is called like.
     """
-    meant = _read_line(line, asking)
+    meant = _read_line(line, asking, skills)
     if asked_before is None or not isinstance(meant, Decide | Respond) or meant.question in asked_before:
         return meant
     return Misread(why=f"the question {meant.question.code} came while you wrote; read it, and send the line again")
 
 
-def _read_line(line: str, asking: Sequence[PendingQuestion]) -> Meaning:
+def _read_line(line: str, asking: Sequence[PendingQuestion], skills: Collection[str]) -> Meaning:
     text = line.strip()
     if not text:
         return None
     if line.startswith("/") and not _is_path(line):
-        return _parse_command(line, asking)
+        return _parse_command(line, asking, skills)
+    if line.startswith("!") and text != "!":
+        return RunHere(command=text[1:].strip())
     named, rest = _take_code(text, asking)
     if named is None and asking:
         named = asking[0]
@@ -176,21 +194,24 @@ def _is_path(line: str) -> bool:
     return "/" in line[1:].split(maxsplit=1)[0] if line[1:].strip() else False
 
 
-def _parse_command(line: str, asking: Sequence[PendingQuestion]) -> Meaning:
+def _parse_command(line: str, asking: Sequence[PendingQuestion], skills: Collection[str]) -> Meaning:
     name, _, argument = line[1:].partition(" ")
     name, argument = name.strip().lower(), argument.strip()
     command = _BY_NAME.get(name)
     if command is None:
-        near = difflib.get_close_matches(name, _BY_NAME, n=1)
-        meant = f"did you mean /{near[0]}?" if near else "/help shows them"
+        if skill := next((each for each in skills if each.lower() == name), None):
+            return UseSkill(name=skill, text=argument) if argument else Misread(why=f"write /{skill} TEXT")
+        near = find_nearest(name, (*_BY_NAME, *skills))
+        meant = f"did you mean /{near}?" if near else "/help shows them"
         return Misread(why=f"there is no command /{name[:40]}; {meant} A line that begins with a blank is none.")
     if command.needs_argument and not argument:
-        return Misread(why=f"write /{command.verb.value} {command.argument}")
+        return Misread(why=f"write /{name} {command.argument}")
     if argument and not command.argument:
-        return Misread(why=f"/{command.verb.value} stands alone; begin the line with a blank to say it to the agent")
-    if command.verb in (SlashVerb.APPROVE, SlashVerb.DENY):
-        return _parse_explicit_answer(command.verb, argument, asking)
-    return Do(verb=command.verb, argument=argument)
+        return Misread(why=f"/{name} stands alone; begin the line with a blank to say it to the agent")
+    verb = SlashVerb(command.name)
+    if verb in (SlashVerb.APPROVE, SlashVerb.DENY):
+        return _parse_explicit_answer(verb, argument, asking)
+    return Say(text=argument) if verb is SlashVerb.QUEUE else Do(verb=verb, argument=argument)
 
 
 def _parse_explicit_answer(verb: SlashVerb, argument: str, asking: Sequence[PendingQuestion]) -> Meaning:
@@ -223,23 +244,30 @@ def _parse_decision(question: PendingQuestion, text: str) -> Meaning:
 
 def render_help() -> list[str]:
     """Render the list of commands."""
-    shown = [(f"/{command.verb.value} {command.argument}".rstrip(), command.summary) for command in COMMANDS]
+    shown = [(f"/{command.name} {command.argument}".rstrip(), command.summary) for command in COMMANDS]
     width = max(len(name) for name, _ in shown)
     return [
         *(f"{name.ljust(width)}  {summary}" for name, summary in shown),
         "",
-        "Enter sends, Alt-Enter begins a line, Tab completes, Ctrl-C stops the run at work, Ctrl-D leaves.",
+        "Enter sends, Alt-Enter begins a line, Ctrl-X Ctrl-E opens the editor, Tab completes commands and @files.",
+        "Esc and Ctrl-C stop the run at work, Ctrl-D leaves. !command runs here, as you; /share says it to the agent.",
     ]
 
 
-def list_completions(text: str, asking: Sequence[PendingQuestion], sessions: Sequence[str]) -> list[tuple[str, str]]:
+def list_completions(
+    text: str,
+    asking: Sequence[PendingQuestion],
+    sessions: Sequence[str],
+    skills: Collection[str] = (),
+) -> list[tuple[str, str]]:
     """List what ``text`` may become, each with its meaning: commands, answers to an approval, and sessions."""
     if text.startswith("/resume "):
         begun = text.removeprefix("/resume ")
         return [(f"/resume {name}", "") for name in sessions if name.startswith(begun)]
     if text.startswith("/") and " " not in text:
-        names = [(f"/{command.verb.value}", command.summary) for command in COMMANDS]
-        return [(name, summary) for name, summary in names if name.startswith(text.lower())]
+        names = [(f"/{command.name}", command.summary) for command in COMMANDS]
+        names += [(f"/{skill}", "a skill") for skill in skills if skill.lower() not in _BY_NAME]
+        return [(name, summary) for name, summary in names if name.lower().startswith(text.lower())]
     if asking and asking[0].is_approval and " " not in text:
         return [(word, "") for word in (*ALLOWING, "deny") if word.startswith(text.lower())]
     if asking and not asking[0].is_approval:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from hermes_worker.cli.chat.call_output import CallOutput, LineMark
 from hermes_worker.cli.chat.turn import (
+    STOPPED_HERE,
     CallBegun,
     CallFolded,
     CallVerdict,
@@ -19,7 +23,7 @@ from hermes_worker.cli.chat.turn import (
     Shown,
     Tone,
 )
-from hermes_worker.cli.wording import render_question, strip_controls
+from hermes_worker.cli.wording import flatten_text, render_question, strip_controls
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -27,6 +31,14 @@ if TYPE_CHECKING:
 
 _SIGNS = {CallVerdict.DONE: "✓", CallVerdict.FAILED: "✗", CallVerdict.REFUSED: "✗", CallVerdict.IN_DOUBT: "!"}
 _STYLES = {Tone.PLAIN: "dim", Tone.GOOD: "green", Tone.WARNING: "yellow", Tone.BAD: "red"}
+_LINE_STYLES = {
+    LineMark.PLAIN: "dim",
+    LineMark.ADDED: "green",
+    LineMark.REMOVED: "red",
+    LineMark.PLACE: "cyan",
+    LineMark.BAD: "red",
+}
+_ABOUT_CHARS_MIN = 20
 _CODE_LANGUAGE = "text"
 """Code is not coloured by its language: the model chooses the name, and some highlighters take time that grows with the
 square of the text."""
@@ -39,6 +51,9 @@ class Painter(Protocol):
 
     def lines(self, lines: Sequence[str]) -> None:
         """Show facts that the person asked for."""
+
+    def copy(self, text: str) -> bool:
+        """Ask the terminal to copy a text. Returns False where none could."""
 
 
 class PlainPainter:
@@ -63,6 +78,9 @@ class PlainPainter:
         for line in lines:
             click.echo(strip_controls(line), err=True)
 
+    def copy(self, text: str) -> bool:
+        return False
+
 
 class TerminalPainter:
     """For people: Markdown block by block, and one line for each call."""
@@ -82,6 +100,9 @@ class TerminalPainter:
                     self._line(f"  → {shown.name}  {shown.about}".rstrip(), "dim")
             case CallFolded():
                 self._call(shown)
+            case CallOutput():
+                for each in shown.lines:
+                    self._line(f"    {each.text}", _LINE_STYLES[each.mark])
             case ChatNotice():
                 self._line(f"  {shown.text}", _STYLES[shown.tone])
             case PendingQuestion():
@@ -93,6 +114,17 @@ class TerminalPainter:
     def lines(self, lines: Sequence[str]) -> None:
         for line in lines:
             self._line(strip_controls(line), "")
+
+    def copy(self, text: str) -> bool:
+        """Send OSC 52, which terminals obey that let programs write to their clipboard."""
+        self._console.file.write(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07")
+        self._console.file.flush()
+        return True
+
+    @property
+    def _width(self) -> int:
+        """The columns into which the line of a call has to fit."""
+        return self._console.width
 
     def _prose(self, shown: Prose) -> None:
         from rich.text import Text
@@ -109,11 +141,13 @@ class TerminalPainter:
     def _call(self, shown: CallFolded) -> None:
         sign = _SIGNS[shown.verdict]
         took = f"{shown.took_s:.2f} s" if shown.took_s or not shown.why else ""
-        rest = "  ".join(part for part in (shown.name, shown.about, shown.why, took) if part)
+        others = sum(len(part) + 2 for part in (shown.name, shown.why, took) if part)
+        about = flatten_text(shown.about, max(_ABOUT_CHARS_MIN, self._width - others - 6))
+        rest = "  ".join(part for part in (shown.name, about, shown.why, took) if part)
         self._line(f"  {sign} {rest}", "dim" if shown.verdict is CallVerdict.DONE else "red")
 
     def _end(self, shown: ChatEnd) -> None:
-        how = shown.name.removeprefix("run.")
+        how = STOPPED_HERE if shown.is_stopped_here else shown.name.removeprefix("run.")
         used = f"{shown.tokens_in:,} tokens in, {shown.tokens_out:,} out"
         if shown.error:
             self._line(f"  {shown.error}", "red")
@@ -130,6 +164,13 @@ class LinePainter(TerminalPainter):
 
     def __init__(self) -> None:
         super().__init__(tells_of_begun_calls=True, has_colour=False)
+
+    @property
+    def _width(self) -> int:
+        return sys.maxsize
+
+    def copy(self, text: str) -> bool:
+        return False
 
     def _prose(self, shown: Prose) -> None:
         if text := shown.block.text.strip("\n"):

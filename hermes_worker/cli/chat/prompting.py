@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from hermes_worker.cli.chat.attachments import list_file_completions
 from hermes_worker.cli.chat.line_parser import Do, Meaning, SlashVerb, list_completions, parse_line
 from hermes_worker.cli.chat.talk import Followed, Talk
 from hermes_worker.cli.chat.turn import PendingQuestion, Tone
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _REFRESH_S = 0.5
 _LEAVE_WITHIN_S = 2.0
 _TOOLBAR_CHARS_MAX = 400
+_ESCAPE_S = 0.3
+"""Seconds after which Esc is a key of its own, and not the beginning of Alt-Enter."""
 
 
 class PlainLines:
@@ -73,7 +76,7 @@ class ChatPrompt:
                 try:
                     self._asked_before = None
                     line = session.prompt()
-                    if not self._do(parse_line(line, self._talk.asking, self._asked_before)):
+                    if not self._do(parse_line(line, self._talk.asking, self._asked_before, self._talk.skills)):
                         break
                 except KeyboardInterrupt:
                     self._on_interrupt()
@@ -140,10 +143,12 @@ class ChatPrompt:
             history=FileHistory(str(self._history)) if self._history else InMemoryHistory(),
             completer=self._build_completer(),
             complete_while_typing=False,
-            key_bindings=_build_keys(),
+            key_bindings=self._build_keys(),
             refresh_interval=_REFRESH_S,
             reserve_space_for_menu=4,
+            tempfile_suffix=".md",
         )
+        session.app.timeoutlen = _ESCAPE_S
         session.default_buffer.on_text_changed += self._note_writing
         return session
 
@@ -167,6 +172,27 @@ class ChatPrompt:
             return [("", flatten_text(f"{where}{model} · /help", _TOOLBAR_CHARS_MAX))]
         return [("", flatten_text(_describe_work(followed, time.monotonic() - self._began_at), _TOOLBAR_CHARS_MAX))]
 
+    def _build_keys(self) -> KeyBindings:
+        from prompt_toolkit.filters import Condition
+        from prompt_toolkit.key_binding import KeyBindings
+
+        keys = KeyBindings()
+
+        @keys.add("escape", "enter")
+        def begin_line(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("c-x", "c-e")
+        def open_editor(event: KeyPressEvent) -> None:
+            # The binding that comes with the library sends the line as soon as the editor ends.
+            event.current_buffer.open_in_editor()
+
+        @keys.add("escape", filter=Condition(lambda: self._talk.at_work is not None))
+        def interrupt(_event: KeyPressEvent) -> None:
+            self._on_interrupt()
+
+        return keys
+
     def _build_completer(self) -> Completer:
         from prompt_toolkit.completion import Completer, Completion
 
@@ -175,7 +201,9 @@ class ChatPrompt:
         class SayingCompleter(Completer):
             def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
                 text = document.text_before_cursor
-                for whole, what in list_completions(text, talk.asking, talk.known_sessions):
+                for word, whole in list_file_completions(text):
+                    yield Completion(strip_controls(whole), start_position=-len(word))
+                for whole, what in list_completions(text, talk.asking, talk.known_sessions, talk.skills):
                     yield Completion(
                         strip_controls(whole), start_position=-len(text), display_meta=strip_controls(what)
                     )
@@ -192,16 +220,4 @@ def _describe_work(followed: Followed, for_s: float) -> str:
         return f"it waits for an answer: {flatten_text(state.asking[0].text, _TOOLBAR_CHARS_MAX)}"
     calls = ", ".join(f"{call.name} {call.about}" for call in state.calls.values())
     written = state.reply.unfinished.text[-80:]
-    return f"at work {for_s:.0f} s · {state.doing or calls or written or 'the model is asked'} · Ctrl-C stops it"
-
-
-def _build_keys() -> KeyBindings:
-    from prompt_toolkit.key_binding import KeyBindings
-
-    keys = KeyBindings()
-
-    @keys.add("escape", "enter")
-    def begin_line(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return keys
+    return f"at work {for_s:.0f} s · {state.doing or calls or written or 'the model is asked'} · Esc stops it"

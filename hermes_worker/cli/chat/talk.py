@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from hermes_worker.cli.chat.line_parser import Decide, Do, Meaning, Misread, Respond, Say, SlashVerb, render_help
+from hermes_worker.cli.chat.attachments import Content, build_content, build_picture, find_file, find_picture_type
+from hermes_worker.cli.chat.call_output import fold_output, open_output, render_diff
+from hermes_worker.cli.chat.line_parser import Decide, Do, Meaning, Misread, Respond, RunHere, Say, SlashVerb, UseSkill
+from hermes_worker.cli.chat.listings import LISTINGS, ListingScope, format_session, render_messages
+from hermes_worker.cli.chat.own_commands import OwnCommand, run_here
 from hermes_worker.cli.chat.painting import Painter
-from hermes_worker.cli.chat.turn import ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, apply_event
+from hermes_worker.cli.chat.turn import CallFolded, ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, apply_event
 from hermes_worker.cli.layout import format_moment
-from hermes_worker.cli.top.fleet import render_tree
+from hermes_worker.cli.session_files import write_session
 from hermes_worker.cli.wording import flatten_text, strip_controls
-from hermes_worker.client import HermesClient, operations
-from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.run import RunStatus
+from hermes_worker.client import HermesClient, RefusedError, operations
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.run import OPEN_STATUSES
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.capabilities import ToolsetObject
-    from hermes_worker.schemas.sessions import MessageObject, SessionObject
+    from hermes_worker.schemas.sessions import SessionObject
 
 _AGAIN_AFTER_S = 0.5
 _LISTED_SESSIONS = 15
-_OPEN = [status.value for status in RunStatus if not status.is_terminal]
 _ASKING = "clarify"
 """The toolset with which agents ask people."""
 _SHOWN_MESSAGES = 6
@@ -37,9 +43,13 @@ class TalkOptions:
     model: str | None = None
     toolsets: Sequence[str] | None = None
     """The toolsets of a new conversation; ``None`` for the server's default."""
-    answers_questions: bool = False
-    """Whether a person is there whom the agent may ask: a new conversation then has the toolset for it beside the
-    default ones."""
+    is_attended: bool = False
+    """Whether a person writes the lines. The agent may ask them, so a new conversation has the toolset for it beside
+    the default ones, and files that a line names by ``@path`` are sent with it."""
+    shows_output: bool = False
+    """Whether the first lines of what a call did are shown as it ends."""
+    directory: Path | None = None
+    """The directory of this machine that new conversations work in; ``None`` for one of their own each."""
     gives_up_after_s: float | None = None
     """Seconds for which a broken stream is resumed; ``None`` for ever."""
 
@@ -51,6 +61,8 @@ class Followed:
     run_id: str
     state: TurnState = field(default_factory=TurnState)
     is_connected: bool = True
+    is_stopped_here: bool = False
+    """Whether the person at this chat asked for a stop."""
 
 
 class Talk:
@@ -66,36 +78,63 @@ class Talk:
         self.is_new = True
         """Whether the next run opens the conversation."""
         self.model = options.model
+        self.effort: str | None = None
+        """How much the model thinks; ``None`` for as much as usual."""
+        self.skills: tuple[str, ...] = ()
+        """The names of skills, which are commands."""
         self.at_work: Followed | None = None
         self.last_run_id: str | None = None
         """The id of the last run of the conversation."""
+        self._ended_calls: list[tuple[str, str]] = []
+        """The run and the place of each call that was shown, by its number."""
+        self._last_command: OwnCommand | None = None
+        self._last_answer = ""
         self.known_sessions: list[str] = []
         """Sessions of the last list, for completion."""
         self._left = threading.Event()
 
     # ------------------------------------------------------------------------------------------------ what is asked for
 
-    def say(self, text: str) -> str:
-        """Begin a run of the conversation, or of a new one. Returns its id. Raises ``RefusedError``,
-        ``UnavailableError``."""
-        fields: dict[str, Any] = {"tags": ["chat"]}
+    def say(self, text: str, **more: Any) -> str:
+        """Begin a run of the conversation, or of a new one; ``more`` are other fields of the request. Returns its id.
+        Raises ``RefusedError``, ``UnavailableError``, and ``ConfigurationError`` for a file that cannot be sent."""
+        content = build_content(text, self._options.directory) if self._options.is_attended else text
+        return self._begin_run(content, **more)
+
+    def _begin_run(self, content: Content, **more: Any) -> str:
+        fields = {**self._build_fields(), **more}
         if self.session_id is not None:
             fields["session_id"] = self.session_id
-        if self.is_new and (toolsets := self._choose_toolsets()) is not None:
-            fields["toolsets"] = toolsets
-        if self.model is not None:
-            fields["model"] = self.model
-        run_id = self._client.submit(text, **fields)
+        run_id = self._submit(content, fields)
         self.is_new = False
         if self.session_id is None:
             self.session_id = self._client.run(run_id)["session_id"]
         return run_id
 
+    def _build_fields(self) -> dict[str, Any]:
+        """Build the fields of a run that the person chose. The first run of a conversation has its toolsets and its
+        directory as well."""
+        fields: dict[str, Any] = {"tags": ["chat"]}
+        if self.is_new and (toolsets := self._choose_toolsets()) is not None:
+            fields["toolsets"] = toolsets
+        if self.is_new and self._options.directory is not None:
+            fields["workspace"] = str(self._options.directory)
+        if self.model is not None:
+            fields["model"] = self.model
+        if self.effort is not None:
+            fields["settings"] = {"agent.reasoning_effort": self.effort}
+        return fields
+
+    def _submit(self, content: Content, fields: Mapping[str, Any]) -> str:
+        if isinstance(content, str):
+            return self._client.submit(content, **fields)
+        return self._client.submit("", input=[{"role": "user", "content": content}], **fields)
+
     def _choose_toolsets(self) -> list[str] | None:
         """Choose the toolsets of a new conversation; ``None`` to leave it to the server."""
         if self._options.toolsets is not None:
             return list(self._options.toolsets)
-        if not self._options.answers_questions:
+        if not self._options.is_attended:
             return None
         return add_question_toolset(self._client.toolsets())
 
@@ -107,6 +146,10 @@ class Talk:
                 return None
             case Say():
                 return self.say(meant.text)
+            case UseSkill():
+                return self.say(meant.text, skills=[meant.name])
+            case RunHere():
+                self._run_here(meant.command)
             case Do():
                 return self._do(meant)
             case Decide():
@@ -124,6 +167,7 @@ class Talk:
         if self.at_work is None:
             self.note("no run is at work", Tone.PLAIN)
             return
+        self.at_work.is_stopped_here = True
         self._client.stop(self.at_work.run_id)
 
     def note(self, text: str, tone: Tone = Tone.PLAIN) -> None:
@@ -139,41 +183,24 @@ class Talk:
         self.session_id, self.is_new = session["id"], False
         newest = next(iter(self._client.runs(session_id=self.session_id, limit=1)), None)
         self.last_run_id = newest["run_id"] if newest else None
-        for line in _render_tail(list(self._client.messages(self.session_id))):
-            self._painter.lines([line])
+        self._painter.lines(render_messages(list(self._client.messages(self.session_id)), _SHOWN_MESSAGES))
         self.note(f"{self.session_id}: {session['message_count']} messages, {flatten_text(session['title'] or '', 80)}")
-        open_run = next(iter(self._client.runs(session_id=self.session_id, status=_OPEN, limit=1)), None)
+        open_run = next(iter(self._client.runs(session_id=self.session_id, status=OPEN_STATUSES, limit=1)), None)
         return open_run["run_id"] if open_run else None
 
+    def load_skills(self) -> None:
+        """Load the names of the skills, which are commands of the chat. A key that may not see them has none."""
+        try:
+            self.skills = tuple(each.name for each in self._client.skills())
+        except RefusedError:
+            self.skills = ()
+
     def _do(self, meant: Do) -> str | None:
-        match meant.verb:
-            case SlashVerb.HELP:
-                self._painter.lines(render_help())
-            case SlashVerb.STOP:
-                self.stop()
-            case SlashVerb.STEER:
-                self._steer(meant.argument)
-            case SlashVerb.MODEL:
-                self.model = meant.argument or None
-                self.note(f"the next run asks {self.model or 'the usual model'}")
-            case SlashVerb.NEW:
-                self.session_id, self.is_new, self.last_run_id = None, True, None
-                self.note("the next line begins another conversation")
-            case SlashVerb.RESUME:
-                if meant.argument:
-                    return self.resume_session(meant.argument)
-                self._list_sessions()
-            case SlashVerb.COMPRESS:
-                return self._compress(meant.argument)
-            case SlashVerb.USAGE:
-                self._usage()
-            case SlashVerb.TREE:
-                self._tree()
-            case SlashVerb.APPROVE | SlashVerb.DENY | SlashVerb.QUIT:
-                raise AssertionError(f"/{meant.verb} is no request")
-            case _:
-                assert_never(meant.verb)
-        return None
+        if (listing := LISTINGS.get(meant.verb)) is not None:
+            place = ListingScope(client=self._client, session_id=self.session_id, run_id=self.last_run_id)
+            self._painter.lines(listing(place))
+            return None
+        return _DEEDS[meant.verb](self, meant.argument)
 
     def _decide(self, meant: Decide) -> None:
         if self.at_work is None:
@@ -191,28 +218,157 @@ class Talk:
             return
         self._client.steer(self.at_work.run_id, text)
 
-    def _compress(self, topic: str) -> str | None:
-        if self.session_id is None:
-            self.note("there is no conversation yet")
-            return None
-        return self._client.compress_session(self.session_id, focus=topic)
+    def _stop(self, _argument: str) -> None:
+        self.stop()
 
-    def _list_sessions(self) -> None:
+    def _choose_model(self, name: str) -> None:
+        self.model = name or None
+        self.note(f"the next run asks {self.model or 'the usual model'}")
+
+    def _choose_effort(self, effort: str) -> None:
+        self.effort = effort or None
+        self.note(f"the next run thinks {self.effort or 'as much as usual'}")
+
+    def _begin_another(self, _argument: str) -> None:
+        self.session_id, self.is_new, self.last_run_id = None, True, None
+        self.note("the next line begins another conversation")
+
+    def _resume(self, session_id: str) -> str | None:
+        if session_id:
+            return self.resume_session(session_id)
+        self._list_sessions()
+        return None
+
+    def _list_sessions(self, _argument: str = "") -> None:
         page = self._client.send(operations.sessions(limit=_LISTED_SESSIONS))
         self.known_sessions = [session["id"] for session in page.items]
-        self._painter.lines([_format_session(session) for session in page.items] or ["there are no conversations"])
+        self._painter.lines([format_session(session) for session in page.items] or ["there are no conversations"])
 
-    def _usage(self) -> None:
+    def _compress(self, topic: str) -> str | None:
+        session_id = self._require_session()
+        return None if session_id is None else self._client.compress_session(session_id, focus=topic)
+
+    def _require_session(self) -> str | None:
+        """Return the conversation; where there is none yet, say so and return ``None``."""
         if self.session_id is None:
             self.note("there is no conversation yet")
-            return
-        self._painter.lines(_render_usage(self._client.session(self.session_id)))
+        return self.session_id
 
-    def _tree(self) -> None:
+    def _require_last_run(self) -> str | None:
         if self.last_run_id is None:
             self.note("there is no run yet")
+        return self.last_run_id
+
+    def _begin_in_background(self, text: str) -> None:
+        fresh = Talk(self._client, self._streams, self._painter, self._options)
+        fresh.model, fresh.effort = self.model, self.effort
+        run_id = fresh.say(text, tags=["chat", "background"])
+        self.note(f"{run_id} began beside this; /resume {fresh.session_id} shows it")
+
+    def _title(self, title: str) -> None:
+        session_id = self._require_session()
+        if session_id is None:
             return
-        self._painter.lines(render_tree(self._client.tree(self.last_run_id)))
+        session = self._client.change_session(session_id, title=title) if title else self._client.session(session_id)
+        self.note(f"this conversation is called {flatten_text(session.title or 'nothing yet', 200)}")
+
+    def _branch(self, title: str) -> None:
+        if (session_id := self._require_session()) is not None:
+            self._enter(self._client.fork_session(session_id, **({"title": title} if title else {})))
+
+    def _enter(self, session: SessionObject) -> None:
+        """Go on in a session that was just made."""
+        self.session_id, self.is_new, self.last_run_id = session.id, False, None
+        self.note(f"this is now the conversation {session.id}; the one before it stays as it was")
+
+    def _undo(self, _argument: str) -> None:
+        self._take_back()
+
+    def _retry(self, _argument: str) -> str | None:
+        content = self._take_back()
+        return None if content is None else self._begin_run(content)
+
+    def _take_back(self) -> Content | None:
+        """Go on in a copy of the conversation that ends before its last turn. Returns what was said in that turn;
+        ``None`` where nothing was said, or a run is at work."""
+        session_id = self._require_session()
+        if session_id is None:
+            return None
+        if self.at_work is not None:
+            self.note("a run is at work; /stop stops it")
+            return None
+        rows = list(self._client.messages(session_id))
+        at = next((number for number in reversed(range(len(rows))) if rows[number].role == "user"), None)
+        if at is None:
+            self.note("nothing was said yet")
+            return None
+        self._enter(self._client.fork_session(session_id, message_id=rows[at - 1].id if at else 0))
+        content: Content = rows[at].content
+        return content
+
+    def _export(self, name: str) -> None:
+        session_id = self._require_session()
+        if session_id is None:
+            return
+        path = Path(name or f"{session_id.replace('/', '_')}.jsonl").expanduser()
+        session, messages = self._client.session(session_id), self._client.messages(session_id)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                write_session(file, session, messages)
+        except OSError as error:
+            raise ConfigurationError(f"{str(path)!r} cannot be written: {error.strerror}") from None
+        self.note(f"the conversation is in {path}")
+
+    def _show_image(self, argument: str) -> str | None:
+        name, _, text = argument.partition(" ")
+        path = find_file(name)
+        media_type = None if path is None else find_picture_type(path)
+        if path is None or media_type is None:
+            self.note(f"{name!r} is no picture (PNG, JPEG, GIF or WebP)", Tone.WARNING)
+            return None
+        return self._begin_run(
+            [{"type": "text", "text": text.strip() or "See the picture."}, build_picture(path, media_type)]
+        )
+
+    def _run_here(self, command: str) -> None:
+        done = run_here(command, lambda line: self._painter.lines([line]))
+        self._last_command = done
+        self.note(
+            f"exit code {done.code}, the agent was told nothing; /share says it" if done.code else "/share says it"
+        )
+
+    def _share(self, text: str) -> str | None:
+        if self._last_command is None:
+            self.note("no command was run yet; !command runs one")
+            return None
+        return self._begin_run(self._last_command.describe(text))
+
+    def _copy(self, _argument: str) -> None:
+        if self._last_answer and self._painter.copy(self._last_answer):
+            self.note(f"the terminal was asked to copy {len(self._last_answer):,} characters")
+        else:
+            self.note("this terminal cannot copy" if self._last_answer else "there is no answer yet")
+
+    def _show_diff(self, _argument: str) -> None:
+        if (run_id := self._require_last_run()) is None:
+            return
+        found = self._client.diff(run_id)
+        self._painter.show(render_diff(found.text))
+        self.note(f"{found.files_total} files differ" if found.files_total else "no file differs")
+
+    def _roll_back(self, checkpoint_id: str) -> None:
+        if (run_id := self._require_last_run()) is None:
+            return
+        if not checkpoint_id:
+            found = self._client.checkpoints(run_id).data
+            lines = [f"{each.id}  {format_moment(each.created_at)}  before {each.tool}" for each in found]
+            self._painter.lines(lines or ["there are no checkpoints"])
+            return
+        done = self._client.restore(run_id, checkpoint_id)
+        self._painter.lines([*(f"cannot be put back: {each}" for each in done.failed)])
+        counts = f"{len(done.written)} files were put back, {len(done.removed)} removed"
+        self.note(f"{counts}; /rollback {done.before} undoes it")
 
     # --------------------------------------------------------------------------------------------- what comes of it
 
@@ -222,14 +378,40 @@ class Talk:
         followed = self.begin(run_id)
         try:
             for document in self._events(followed):
-                followed.state, shown = apply_event(followed.state, document)
+                state = replace(followed.state, is_stopped_here=followed.is_stopped_here)
+                followed.state, shown = apply_event(state, document)
                 for each in shown:
                     self._painter.show(each)
+                    if isinstance(each, CallFolded):
+                        self._show_output(run_id, each)
                 if followed.state.end is not None:
+                    self._last_answer = followed.state.end.output or self._last_answer
                     return followed.state.end
             return None
         finally:
             self.at_work = None
+
+    def _show_output(self, run_id: str, call: CallFolded) -> None:
+        """Show the first lines of what a call did. A server that does not say it is done without."""
+        if not (self._options.shows_output and call.place):
+            return
+        self._ended_calls.append((run_id, call.place))
+        try:
+            detail = self._client.call(run_id, call.place)
+        except (RefusedError, UnavailableError):
+            return
+        self._painter.show(fold_output(detail, len(self._ended_calls)))
+
+    def _open_call(self, argument: str) -> None:
+        """Show a whole call by its number in this chat; without one, the last."""
+        count = len(self._ended_calls)
+        number = int(argument) if argument.isdecimal() and len(argument) < 9 else (0 if argument else count)
+        if not 1 <= number <= count:
+            self.note(f"write /show and a number from 1 to {count}" if count else "no call has ended yet")
+            return
+        detail = self._client.call(*self._ended_calls[number - 1])
+        self.note(f"{number}: {flatten_text(detail.tool, 64)}, {flatten_text(detail.status, 40)}")
+        self._painter.show(open_output(detail))
 
     def begin(self, run_id: str) -> Followed:
         """Make this run the one at work: a stop applies to it, even before its first event."""
@@ -278,25 +460,28 @@ def add_question_toolset(toolsets: Sequence[ToolsetObject]) -> list[str] | None:
     return [each.name for each in toolsets if each.enabled or each.name == _ASKING]
 
 
-def _format_session(session: SessionObject) -> str:
-    about = flatten_text(session["title"] or session["preview"], 60)
-    return (
-        f"{flatten_text(session['id'], 60)}  {format_moment(session['last_active'])}  "
-        f"{session['message_count']} messages  {about}"
-    )
-
-
-def _render_usage(session: SessionObject) -> list[str]:
-    return [
-        f"{session['api_call_count']:,} model calls, {session['tool_call_count']:,} tool calls, "
-        f"{session['message_count']:,} messages",
-        f"{session['input_tokens']:,} tokens in (and {session['cache_read_tokens']:,} from a cache), "
-        f"{session['output_tokens']:,} out",
-        f"${session['estimated_cost_usd']:.4f}",
-    ]
-
-
-def _render_tail(messages: Sequence[MessageObject]) -> list[str]:
-    """Render the last messages of a conversation."""
-    said = [each for each in messages if each["role"] in ("user", "assistant") and each.get("content")]
-    return [f"{each['role']}: {flatten_text(str(each['content']), 400)}" for each in said[-_SHOWN_MESSAGES:]]
+_DEEDS: Final[Mapping[SlashVerb, Callable[[Talk, str], str | None]]] = MappingProxyType(
+    {
+        SlashVerb.STOP: Talk._stop,
+        SlashVerb.STEER: Talk._steer,
+        SlashVerb.BACKGROUND: Talk._begin_in_background,
+        SlashVerb.MODEL: Talk._choose_model,
+        SlashVerb.REASONING: Talk._choose_effort,
+        SlashVerb.NEW: Talk._begin_another,
+        SlashVerb.RESUME: Talk._resume,
+        SlashVerb.SESSIONS: Talk._list_sessions,
+        SlashVerb.TITLE: Talk._title,
+        SlashVerb.BRANCH: Talk._branch,
+        SlashVerb.UNDO: Talk._undo,
+        SlashVerb.RETRY: Talk._retry,
+        SlashVerb.COMPRESS: Talk._compress,
+        SlashVerb.SHOW: Talk._open_call,
+        SlashVerb.DIFF: Talk._show_diff,
+        SlashVerb.ROLLBACK: Talk._roll_back,
+        SlashVerb.EXPORT: Talk._export,
+        SlashVerb.IMAGE: Talk._show_image,
+        SlashVerb.SHARE: Talk._share,
+        SlashVerb.COPY: Talk._copy,
+    }
+)
+"""The commands that change something, or go on elsewhere."""

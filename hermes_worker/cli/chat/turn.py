@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from hermes_worker.cli.chat.blocks import MarkdownBlock, Unfinished, flush_blocks, take_blocks
+from hermes_worker.cli.chat.call_output import CallOutput
 from hermes_worker.cli.wording import (
     flatten_text,
-    format_arguments,
+    format_about,
     format_budget,
     format_call_name,
     format_refusal,
@@ -22,16 +23,17 @@ from hermes_worker.cli.wording import (
     format_unknown_outcome,
     format_until,
     format_waiting,
+    show_unprintable,
     strip_controls,
 )
 from hermes_worker.core.answer_binding import format_question_code
-from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.sent_text_marks import EventMark
-from hermes_worker.stream.events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
+from hermes_worker.stream.wire_events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
 
 _WHY_CHARS_MAX = 10_000
 _DOING_CHARS_MAX = 100
+STOPPED_HERE = "stopped by you"
 
 
 class CallVerdict(StrEnum):
@@ -78,6 +80,8 @@ class CallFolded:
     why: str
     """What went wrong; empty where nothing did."""
     took_s: float
+    place: str = ""
+    """Its place in the run, as the API names it: ``3.0``; empty where it is unknown."""
     kind: Literal["call_folded"] = "call_folded"
 
 
@@ -116,6 +120,8 @@ class ChatEnd:
     error: str = ""
     tokens_in: int = 0
     tokens_out: int = 0
+    is_stopped_here: bool = False
+    """Whether the person at this chat stopped it."""
     kind: Literal["end"] = "end"
 
     @property
@@ -123,7 +129,7 @@ class ChatEnd:
         return self.name == RunEventName.RUN_COMPLETED
 
 
-Shown = Prose | CallBegun | CallFolded | ChatNotice | PendingQuestion | ChatEnd
+Shown = Prose | CallBegun | CallFolded | CallOutput | ChatNotice | PendingQuestion | ChatEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +157,10 @@ class TurnState:
     calls: Mapping[str, CallBegun] = field(default_factory=dict)
     """The calls at work."""
     asking: tuple[PendingQuestion, ...] = ()
+    iteration: int = 0
+    """The number of the last reply that is complete; 0 for none."""
+    is_stopped_here: bool = False
+    """Whether the person at this chat asked for a stop."""
     doing: str = ""
     """What a tool or the model is doing, for a line that comes and goes."""
     end: ChatEnd | None = None
@@ -208,7 +218,8 @@ def _on_reply_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
     rest = reply.told.find_missing(whole)
     reply, blocks = _extend_reply(reply, rest.removeprefix(reply.held))
     shown += [Prose(block=block) for block in (*blocks, *flush_blocks(reply.unfinished))]
-    return replace(state, reply=ReplySoFar(), last_reply=whole, doing=""), shown
+    iteration = _number(event.get("iteration"))
+    return replace(state, reply=ReplySoFar(), last_reply=whole, iteration=iteration, doing=""), shown
 
 
 def _on_reply_discarded(state: TurnState, _event: Mapping[str, Any]) -> Step:
@@ -235,9 +246,7 @@ def _find_call_key(event: Mapping[str, Any]) -> str:
 
 
 def _on_call_started(state: TurnState, event: Mapping[str, Any]) -> Step:
-    preview = event.get("preview")
-    about = format_arguments(preview) if isinstance(preview, str) else ""
-    call = CallBegun(name=format_call_name(event), about=about)
+    call = CallBegun(name=format_call_name(event), about=format_about(event))
     return replace(state, calls={**state.calls, _find_call_key(event): call}, doing=""), [call]
 
 
@@ -249,7 +258,7 @@ def _on_progress(state: TurnState, event: Mapping[str, Any]) -> Step:
 def _on_call_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
     begun = state.calls.get(_find_call_key(event)) or CallBegun(name=format_call_name(event), about="")
     calls = {key: call for key, call in state.calls.items() if key != _find_call_key(event)}
-    verdict, why = _judge_call(event)
+    verdict, why = _judge_call(state, event)
     took = event.get("duration")
     folded = CallFolded(
         name=begun.name,
@@ -257,13 +266,16 @@ def _on_call_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
         verdict=verdict,
         why=why,
         took_s=float(took) if isinstance(took, int | float) else 0.0,
+        place=f"{state.iteration}.{_number(event.get('position'))}" if state.iteration else "",
     )
     return replace(state, calls=calls, doing=""), [folded]
 
 
-def _judge_call(event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
+def _judge_call(state: TurnState, event: Mapping[str, Any]) -> tuple[CallVerdict, str]:
     if event.get("refused_by"):
         return CallVerdict.REFUSED, format_refusal(event)
+    if state.is_stopped_here and (event.get("error") or event.get("outcome") == "cancelled"):
+        return CallVerdict.FAILED, STOPPED_HERE
     if outcome := event.get("outcome"):
         return CallVerdict.IN_DOUBT, format_unknown_outcome(event) if outcome == "unknown" else flatten_text(
             str(outcome), 80
@@ -283,7 +295,7 @@ def _on_question(state: TurnState, event: Mapping[str, Any]) -> Step:
     question = PendingQuestion(
         wait_id=wait_id if isinstance(wait_id, int) else 0,
         is_approval=is_approval,
-        text=show_invisible(str(event.get("command" if is_approval else "question") or "")),
+        text=show_unprintable(str(event.get("command" if is_approval else "question") or "")),
         why=flatten_text(_text(event, "description"), _WHY_CHARS_MAX),
         choices=tuple(flatten_text(str(each), 200) for each in choices) if isinstance(choices, list | tuple) else (),
         until=format_until(event.get("expires_at")).strip(),
@@ -325,6 +337,7 @@ def _on_end(state: TurnState, event: Mapping[str, Any]) -> Step:
         error=flatten_text(_text(event, "error"), 2_000),
         tokens_in=_number(usage.get("input_tokens")),
         tokens_out=_number(usage.get("output_tokens")),
+        is_stopped_here=state.is_stopped_here and event["event"] == RunEventName.RUN_CANCELLED,
     )
     shown: list[Shown] = [Prose(block=block) for block in flush_blocks(state.reply.unfinished)]
     if end.output.strip() not in ("", state.last_reply):  # an answer that no reply told, such as a summary

@@ -3,20 +3,24 @@ line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from hermes_worker.cli.layout import iterate_tree
+from hermes_worker.cli.layout import format_age, iterate_tree
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.consent import summarise
 from hermes_worker.core.invisible_characters import show_invisible
+from hermes_worker.core.pricing import CostStatus, format_cost
 from hermes_worker.core.run import WaitKind
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.approvals import WaitObject
     from hermes_worker.schemas.fleet import BacklogObject, KeyStateObject, WorkerObject
+    from hermes_worker.schemas.jobs import JobSheet
     from hermes_worker.schemas.runs import LedgerEntryObject, RunObject, TreeObject
+    from hermes_worker.schemas.sessions import SessionObject
 
 _TEXT_CHARS_MAX = 2_000
 _RATE_OVER_S = 300.0
@@ -48,10 +52,15 @@ class FleetRun:
     age_s: float
     iteration: int
     cost_usd: float | None
+    cost_status: CostStatus | None = None
     model: str
     about: str
     depth: int = 0
     """How many runs stand above it in its tree."""
+
+    @property
+    def cost(self) -> str:
+        return format_cost(self.cost_usd, self.cost_status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,33 @@ class FleetQuestion:
     """On one line; a sign stands where a line began."""
     is_whole: bool = True
     """Whether nothing of the text was cut off."""
+    why: str = ""
+    """Why it is asked; empty where that is not said."""
+    choices: tuple[str, ...] = ()
+    """The answers that are offered."""
     age_s: float
+
+
+class TopTab(StrEnum):
+    """What fills the screen, in the order in which a key chooses."""
+
+    FLEET = "fleet"
+    SESSIONS = "sessions"
+    JOBS = "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedEntry:
+    """A session or a job, as a row."""
+
+    id: str
+    cells: tuple[str, ...]
+
+
+LISTED_HEADERS: Mapping[TopTab, tuple[str, ...]] = {
+    TopTab.SESSIONS: ("TITLE", "STATUS", "ACTIVE", "MESSAGES", "COST", "SESSION"),
+    TopTab.JOBS: ("NAME", "STATE", "NEXT", "LAST", "FAILURES", "JOB"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +107,8 @@ class FleetKey:
 
     key: str
     condition: str
-    since_s: float
+    since_s: float | None
+    """``None`` where it is not known."""
     parked: int
     """Runs that wait for it."""
     reason: str
@@ -90,6 +126,9 @@ class FleetFacts:
     """The open runs, each below the one that delegated to it."""
     questions: Sequence[FleetQuestion] = ()
     keys: Sequence[FleetKey] = ()
+    tab: TopTab = TopTab.FLEET
+    """Which list ``listed`` is; ``fleet`` for none."""
+    listed: Sequence[ListedEntry] = ()
     spent_usd: float | None = None
     """The cost of the runs that were accepted today (UTC)."""
     usd_per_minute: float | None = None
@@ -151,6 +190,7 @@ def _parse_run(run: RunObject, depth: int, now: float) -> FleetRun:
         age_s=_compute_seconds(now, run.created_at),
         iteration=run.iteration,
         cost_usd=run.estimated_cost_usd,
+        cost_status=run.cost_status,
         model=clean_text(run.model, 60),
         about=clean_text(run.title or run.last_event, 200),
         depth=depth,
@@ -176,6 +216,8 @@ def _parse_question(wait: WaitObject, now: float) -> FleetQuestion:
         is_approval=wait.kind == WaitKind.APPROVAL,
         text=shown,
         is_whole=is_whole,
+        why=clean_text(wait.description, 200) if wait.command else "",
+        choices=tuple(clean_text(each, 200) for each in wait.choices),
         age_s=_compute_seconds(now, wait.created_at),
     )
 
@@ -185,12 +227,73 @@ def parse_keys(states: Sequence[KeyStateObject], now: float) -> list[FleetKey]:
         FleetKey(
             key=f"{clean_text(each.provider, 40)}/{clean_text(each.credential, 60)}",
             condition=clean_text(each.condition, 40),
-            since_s=0.0 if each.since is None else _compute_seconds(now, each.since),
+            since_s=None if each.since is None else _compute_seconds(now, each.since),
             parked=each.parked,
             reason=clean_text(each.reason, 200),
         )
         for each in states
     ]
+
+
+def parse_sessions(found: Sequence[SessionObject]) -> list[ListedEntry]:
+    return [
+        ListedEntry(
+            id=clean_text(each.id, 80),
+            cells=(
+                clean_text(each.title or each.preview or "-", 120),
+                "at work" if each.is_at_work else "-",
+                format_age(each.last_active),
+                str(each.message_count),
+                format_cost(each.estimated_cost_usd, CostStatus.UNKNOWN if each.has_unknown_cost else None),
+                clean_text(each.id, 80),
+            ),
+        )
+        for each in found
+    ]
+
+
+def parse_jobs(found: Sequence[JobSheet]) -> list[ListedEntry]:
+    return [
+        ListedEntry(
+            id=clean_text(each.job_id, 80),
+            cells=(
+                clean_text(each.name, 120),
+                clean_text(each.state, 40),
+                format_age(each.next_slot),
+                clean_text(each.last_status or "-", 40),
+                str(each.consecutive_failures),
+                clean_text(each.job_id, 80),
+            ),
+        )
+        for each in found
+    ]
+
+
+def filter_fleet(fleet: FleetFacts, text: str, order: str) -> FleetFacts:
+    """Keep the runs and questions that hold ``text``, and sort the runs by one of ``ORDERS``; runs that are sorted do
+    not stand below the one that delegated to them."""
+    wanted = text.lower()
+    questions = [each for each in fleet.questions if wanted in f"{each.run_id} {each.text}".lower()]
+    runs = [
+        each
+        for each in fleet.runs
+        if wanted in f"{each.run_id} {each.status.replace('_', ' ')} {each.model} {each.about}".lower()
+    ]
+    if order != TREE_ORDER:
+        key = ORDERS[order]
+        runs = [replace(each, depth=0) for each in sorted(runs, key=key)]
+    listed = [each for each in fleet.listed if wanted in " ".join(each.cells).lower()]
+    return replace(fleet, questions=questions, runs=runs, listed=listed)
+
+
+TREE_ORDER = "tree"
+ORDERS: Mapping[str, Callable[[FleetRun], Any]] = {
+    TREE_ORDER: lambda run: 0,
+    "age": lambda run: -run.age_s,
+    "cost": lambda run: -(run.cost_usd or 0.0),
+    "status": lambda run: run.status,
+}
+"""How runs may be sorted, in the order in which a key chooses."""
 
 
 def sum_spent(costs: Sequence[float | None]) -> float | None:
@@ -216,10 +319,10 @@ def render_tree(tree: TreeObject) -> list[str]:
     parents = {each.run.run_id: each.parent_run_id for each in tree.data}
     for run_id, level in iterate_tree(parents):
         run = by_id[run_id]
-        spent = "" if run.estimated_cost_usd is None else f"  ${run.estimated_cost_usd:.4f}"
+        spent = "" if run.estimated_cost_usd is None else f"  {format_cost(run.estimated_cost_usd, run.cost_status)}"
         indent = "  " * min(level, 20)
         about = clean_text(run.title or run.model, 60)
-        lines.append(f"{indent}{clean_text(run.run_id, 64)}  {clean_text(run.status, 40)}{spent}  {about}")
+        lines.append(f"{indent}{about}  {clean_text(run.status, 40)}{spent}  {clean_text(run.run_id, 64)}")
     left_out = tree.total - len(tree.data)
     return [*lines, *([f"and {left_out} more"] if left_out > 0 else [])]
 
@@ -231,10 +334,11 @@ def render_calls(calls: Sequence[LedgerEntryObject]) -> list[str]:
         parts = [
             clean_text(each.call, 20),
             clean_text(each.tool, 60),
+            clean_text(each.about, 100),
             clean_text(each.status, 40),
             clean_text(each.effect, 20),
         ]
         if each.attempts > 1:
             parts.append(f"attempt {each.attempts}")
-        lines.append("  ".join(parts))
+        lines.append("  ".join(part for part in parts if part))
     return lines

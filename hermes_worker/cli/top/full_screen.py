@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from hermes_worker.cli.layout import count_columns
 from hermes_worker.cli.top.view import (
     LeaveTop,
+    OpenListed,
     OpenRun,
+    ShowTab,
     TopAction,
     TopLine,
     TopState,
@@ -37,7 +39,7 @@ _SILENT_S = 8.0
 """Seconds after a look was due from which on the facts are shown as old."""
 _SURE_CHARS = 100
 """Room in the foot beside what is to be confirmed."""
-_KEYS = ("up", "down", "enter", "escape")
+_KEYS = ("up", "down", "enter", "escape", "backspace", "tab")
 
 
 class FullScreen:
@@ -90,8 +92,10 @@ class FullScreen:
 
     def _act(self, action: TopAction) -> None:
         try:
-            if isinstance(action, OpenRun):
-                opened = self._watch.open_run(action.run_id)
+            if isinstance(action, ShowTab):
+                self._watch.tab = action.tab
+            elif isinstance(action, OpenRun | OpenListed):
+                opened = self._watch.open(action)
                 with self._lock:
                     self._state = replace(self._state, opened=opened)
             else:

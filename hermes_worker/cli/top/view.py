@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hermes_worker.cli.layout import count_columns, fold_text, format_clock, render_table
-from hermes_worker.cli.top.fleet import FleetFacts, FleetQuestion, FleetRun
+from hermes_worker.cli.layout import count_columns, fold_text, format_clock, format_duration, render_table
+from hermes_worker.cli.top.fleet import (
+    LISTED_HEADERS,
+    ORDERS,
+    TREE_ORDER,
+    FleetFacts,
+    FleetQuestion,
+    FleetRun,
+    ListedEntry,
+    TopTab,
+    filter_fleet,
+)
+from hermes_worker.core.pricing import NO_PRICE, format_usd
 
 _PAUSED = "paused"
-HELP = "↑↓ choose · Enter open · s stop · p pause/resume · a approve · d deny · q quit"
+HELP = "j/k choose · Enter open · l logs · a answer · d deny · s stop · p pause · / filter · o order · Tab · q quit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +53,39 @@ class AnswerApproval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRun:
-    """Load everything about one run."""
+class AnswerWords:
+    """The answer to a question: words, or the number of a choice."""
 
     run_id: str
+    wait_id: int
+    text: str
+    kind: Literal["words"] = "words"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """Load everything about one run, or what its last calls said."""
+
+    run_id: str
+    has_logs: bool = False
     kind: Literal["open"] = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenListed:
+    """Load what was said in a session, or what became of a job."""
+
+    tab: TopTab
+    id: str
+    kind: Literal["open_listed"] = "open_listed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowTab:
+    """Look at another list."""
+
+    tab: TopTab
+    kind: Literal["show_tab"] = "show_tab"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +93,12 @@ class LeaveTop:
     kind: Literal["leave"] = "leave"
 
 
-TopAction = StopRun | PauseRun | ResumeRun | AnswerApproval | OpenRun | LeaveTop
+TopAction = StopRun | PauseRun | ResumeRun | AnswerApproval | AnswerWords | OpenRun | OpenListed | ShowTab | LeaveTop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedRun:
-    """Everything about one run, as lines."""
+    """Everything about one run, one session or one job, as lines."""
 
     run_id: str
     lines: Sequence[str]
@@ -68,6 +107,17 @@ class OpenedRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopState:
     fleet: FleetFacts = field(default_factory=FleetFacts)
+    """What is shown: the facts that the filter lets through."""
+    everything: FleetFacts = field(default_factory=FleetFacts)
+    filter: str = ""
+    order: str = TREE_ORDER
+    tab: TopTab = TopTab.FLEET
+    is_filtering: bool = False
+    """Whether keys write the filter."""
+    answering: FleetQuestion | None = None
+    """The question whose answer keys write."""
+    typed: str = ""
+    """What was typed of the answer."""
     chosen: str = ""
     """The name of the row to which keys apply: it stays chosen however the rows move."""
     confirming: TopAction | None = None
@@ -99,13 +149,21 @@ def name_run_row(run: FleetRun) -> str:
     return f"run {run.run_id}"
 
 
+def name_listed_row(entry: ListedEntry) -> str:
+    return f"entry {entry.id}"
+
+
 def list_rows(fleet: FleetFacts) -> list[str]:
     """List the rows that can be chosen, in order."""
+    if fleet.tab is not TopTab.FLEET:
+        return list(map(name_listed_row, fleet.listed))
     return [*map(name_question_row, fleet.questions), *map(name_run_row, fleet.runs)]
 
 
 def update_fleet(state: TopState, fleet: FleetFacts) -> TopState:
     """Update the state after another look. A row that is gone leaves the choice to the row at its place."""
+    state = replace(state, everything=fleet)
+    fleet = filter_fleet(fleet, state.filter, state.order)
     rows, before = list_rows(fleet), list_rows(state.fleet)
     chosen = state.chosen
     if chosen not in rows:
@@ -119,11 +177,13 @@ def mark_as_old(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
     silent_s = now - fleet.at
     if fleet.lost_because or not fleet.at or silent_s <= patience_s:
         return fleet
-    return replace(fleet, lost_because=f"the server has not answered for {format_short(silent_s)}")
+    return replace(fleet, lost_because=f"the server has not answered for {format_duration(silent_s)}")
 
 
 def press_key(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
-    """Decide what a key does: ``up``, ``down``, ``enter``, ``escape`` or a character."""
+    """Decide what a key does: ``up``, ``down``, ``enter``, ``escape``, ``backspace`` or a character."""
+    if state.is_filtering or state.answering is not None:
+        return _type(state, key)
     if state.confirming is not None:
         asked = replace(state, confirming=None, sure="", said="" if key == "y" else "nothing was done")
         return asked, state.confirming if key == "y" else None
@@ -132,11 +192,60 @@ def press_key(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
         by = -1 if key in ("up", "k") else 1
         return _scroll(state, by) if state.opened else _move(state, by), None
     if key == "escape":
-        return replace(state, opened=None, scrolled=0), None
+        closed = replace(state, opened=None, scrolled=0)
+        return (closed if state.opened else _apply_filter(closed, "")), None
     if key == "q":
         return (replace(state, opened=None, scrolled=0), None) if state.opened else (state, LeaveTop())
-    decide = {"enter": _open, "s": _stop, "p": _pause, "a": _approve, "d": _deny}.get(key)
+    decide = {
+        "enter": _open,
+        "tab": _show_next_tab,
+        "l": _open_logs,
+        "s": _stop,
+        "p": _pause,
+        "a": _approve,
+        "d": _deny,
+        "/": _begin_filter,
+        "o": _change_order,
+    }.get(key)
     return decide(state) if decide else (state, None)
+
+
+def _type(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
+    """Write the filter or an answer: Enter ends it, Esc gives it up."""
+    question = state.answering
+    ended = replace(state, is_filtering=False, answering=None, typed="")
+    if key == "escape":
+        return ended if question else _apply_filter(ended, ""), None
+    if key == "enter":
+        if question is None:
+            return ended, None
+        text = state.typed.strip()
+        action = AnswerWords(run_id=question.run_id, wait_id=question.wait_id, text=text)
+        return (ended, action) if text else (replace(ended, said="nothing was answered"), None)
+    if question is None:
+        return _apply_filter(state, _edit(state.filter, key)), None
+    return replace(state, typed=_edit(state.typed, key)), None
+
+
+def _edit(text: str, key: str) -> str:
+    """Change a text at its end by a key."""
+    if key == "backspace":
+        return text[:-1]
+    return text + key if len(key) == 1 and key.isprintable() else text
+
+
+def _apply_filter(state: TopState, text: str) -> TopState:
+    return update_fleet(replace(state, filter=text), state.everything)
+
+
+def _begin_filter(state: TopState) -> tuple[TopState, TopAction | None]:
+    return replace(state, is_filtering=True, opened=None), None
+
+
+def _change_order(state: TopState) -> tuple[TopState, TopAction | None]:
+    names = list(ORDERS)
+    order = names[(names.index(state.order) + 1) % len(names)]
+    return update_fleet(replace(state, order=order, said=f"runs by {order}"), state.everything), None
 
 
 def _move(state: TopState, by: int) -> TopState:
@@ -154,6 +263,8 @@ def _scroll(state: TopState, by: int) -> TopState:
 
 def _find_chosen_run(state: TopState) -> str | None:
     """Find the run of the chosen row; ``None`` for none."""
+    if state.fleet.tab is not TopTab.FLEET:
+        return None
     for question in state.fleet.questions:
         if name_question_row(question) == state.chosen:
             return question.run_id
@@ -170,7 +281,21 @@ def _find_chosen_approval(state: TopState) -> FleetQuestion | None:
     return chosen
 
 
+def _show_next_tab(state: TopState) -> tuple[TopState, TopAction | None]:
+    tabs = list(TopTab)
+    tab = tabs[(tabs.index(state.tab) + 1) % len(tabs)]
+    return replace(state, tab=tab, opened=None, scrolled=0, said=f"looking at {tab.value}"), ShowTab(tab=tab)
+
+
+def _open_logs(state: TopState) -> tuple[TopState, TopAction | None]:
+    run_id = _find_chosen_run(state)
+    return replace(state, scrolled=0), None if run_id is None else OpenRun(run_id=run_id, has_logs=True)
+
+
 def _open(state: TopState) -> tuple[TopState, TopAction | None]:
+    entry = next((each for each in state.fleet.listed if name_listed_row(each) == state.chosen), None)
+    if entry is not None:
+        return replace(state, scrolled=0), OpenListed(tab=state.fleet.tab, id=entry.id)
     run_id = _find_chosen_run(state)
     return replace(state, scrolled=0), None if run_id is None else OpenRun(run_id=run_id)
 
@@ -190,7 +315,18 @@ def _pause(state: TopState) -> tuple[TopState, TopAction | None]:
     return state, ResumeRun(run_id=run_id) if is_paused else PauseRun(run_id=run_id)
 
 
+def _find_chosen_words(state: TopState) -> FleetQuestion | None:
+    """Find the question of the chosen row, or the oldest of its run, that is answered with words; ``None`` for none."""
+    run_id = _find_chosen_run(state)
+    asked = [each for each in state.fleet.questions if not each.is_approval and each.run_id == run_id]
+    chosen = next((each for each in asked if name_question_row(each) == state.chosen), None)
+    return chosen or next(iter(asked), None)
+
+
 def _approve(state: TopState) -> tuple[TopState, TopAction | None]:
+    question = _find_chosen_words(state) if _find_chosen_approval(state) is None else None
+    if question is not None:
+        return replace(state, answering=question, typed=""), None
     return _answer(state, "once", "allow")
 
 
@@ -201,16 +337,15 @@ def _deny(state: TopState) -> tuple[TopState, TopAction | None]:
 def _answer(state: TopState, choice: str, word: str) -> tuple[TopState, TopAction | None]:
     question = _find_chosen_approval(state)
     if question is None:
-        return replace(
-            state, said="nothing here waits to be allowed; 'hermes-worker approvals answer' answers questions"
-        ), None
-    if choice != "deny" and not (question.is_whole and count_columns(question.text) <= state.room):
+        return replace(state, said="nothing here waits for that answer"), None
+    why = f" ({question.why})" if question.why else ""
+    if choice != "deny" and not (question.is_whole and count_columns(f"{question.text}{why}") <= state.room):
         # A person allows nothing that they cannot read to its end.
         return replace(
             state, said=f"it is too long to be read here; see 'hermes-worker approvals show {question.wait_id}'"
         ), None
     action = AnswerApproval(run_id=question.run_id, wait_id=question.wait_id, choice=choice)
-    return replace(state, confirming=action, sure=f"{word} it once: {question.text}?"), None
+    return replace(state, confirming=action, sure=f"{word} it once{why}: {question.text}?"), None
 
 
 # ------------------------------------------------------------------------------------------------------------ the lines
@@ -221,14 +356,21 @@ def render_rows(state: TopState) -> list[TopLine]:
     fleet = state.fleet
     if not fleet.at:
         return [TopLine(text=fleet.lost_because or "asking the server", style="dim")]
-    shown = [
-        *_render_head(fleet),
-        *_render_questions(fleet),
-        *_render_runs(fleet),
-        *_render_workers(fleet),
-        *_render_queues(fleet),
-        *_render_keys(fleet),
-    ]
+    shown = (
+        [
+            *_render_head(fleet),
+            *_render_listed(fleet),
+        ]
+        if fleet.tab is not TopTab.FLEET
+        else [
+            *_render_head(fleet),
+            *_render_questions(fleet),
+            *_render_runs(fleet),
+            *_render_workers(fleet),
+            *_render_queues(fleet),
+            *_render_keys(fleet),
+        ]
+    )
     return [replace(line, style="chosen") if line.row and line.row == state.chosen else line for line in shown]
 
 
@@ -236,9 +378,18 @@ def render_foot(state: TopState) -> list[TopLine]:
     """Render the lines at the foot."""
     if state.confirming is not None:
         return [TopLine(text=f"{state.sure} y does it, any other key does not", style="warning")]
+    if (asked := state.answering) is not None:
+        choices = [f"  {number} {choice}" for number, choice in enumerate(asked.choices, start=1)]
+        how = "Enter sends the words or the number, Esc gives it up" if choices else "Enter sends it, Esc gives it up"
+        typed = TopLine(text=f"answer > {state.typed}_", style="bold")
+        above = (f"? {asked.text}", *choices, how)
+        return [*(TopLine(text=text, style="warning") for text in above), typed]
+    if state.is_filtering:
+        return [TopLine(text=f"/{state.filter}_  Enter keeps the filter, Esc removes it", style="bold")]
     if state.opened is not None:
         return [TopLine(text=state.said or "↑↓ scroll · Esc goes back", style="dim")]
-    return [TopLine(text=state.said or HELP, style="warning" if state.said else "dim")]
+    shown = f"/{state.filter} · Esc shows all · " if state.filter else ""
+    return [TopLine(text=state.said or f"{shown}{HELP}", style="warning" if state.said else "dim")]
 
 
 def render_opened(state: TopState, columns: int) -> list[TopLine]:
@@ -259,8 +410,8 @@ def choose_window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
 
 
 def _render_head(fleet: FleetFacts) -> list[TopLine]:
-    spent = "unknown" if fleet.spent_usd is None else f"${fleet.spent_usd:.4f}"
-    rate = "" if fleet.usd_per_minute is None else f", ${fleet.usd_per_minute:.4f} a minute"
+    spent = NO_PRICE if fleet.spent_usd is None else format_usd(fleet.spent_usd)
+    rate = "" if fleet.usd_per_minute is None else f", {format_usd(fleet.usd_per_minute)} a minute"
     at_work = sum(run.status == "running" for run in fleet.runs)
     counted = f"open runs {len(fleet.runs)}, running {at_work} · questions {len(fleet.questions)}"
     head = TopLine(text=f"{format_clock(fleet.at)} · {counted} · spent today {spent}{rate}", style="bold")
@@ -288,9 +439,16 @@ def _render_section(
     return [TopLine(text=""), TopLine(text=head, style="bold"), *shown]
 
 
+def _render_listed(fleet: FleetFacts) -> list[TopLine]:
+    """Render the sessions or the jobs."""
+    rows, names = [each.cells for each in fleet.listed], list(map(name_listed_row, fleet.listed))
+    header = LISTED_HEADERS[fleet.tab]
+    return _render_section(fleet, fleet.tab.value, header, rows, names, ids=(len(header) - 1,), whole=(1, 2, 3, 4))
+
+
 def _render_questions(fleet: FleetFacts) -> list[TopLine]:
     rows = [
-        ("approval" if each.is_approval else "question", format_short(each.age_s), each.run_id, each.text or "-")
+        ("approval" if each.is_approval else "question", format_duration(each.age_s), each.run_id, each.text or "-")
         for each in fleet.questions
     ]
     names = list(map(name_question_row, fleet.questions))
@@ -300,19 +458,19 @@ def _render_questions(fleet: FleetFacts) -> list[TopLine]:
 def _render_runs(fleet: FleetFacts) -> list[TopLine]:
     rows = [
         (
-            f"{'  ' * min(each.depth, 10)}{each.run_id}",
+            f"{'  ' * min(each.depth, 10)}{each.about or '-'}",
             each.status.replace("_", " "),
-            format_short(each.age_s),
+            format_duration(each.age_s),
             str(each.iteration),
-            "-" if each.cost_usd is None else f"${each.cost_usd:.4f}",
+            each.cost,
             each.model or "-",
-            each.about or "-",
+            each.run_id,
         )
         for each in fleet.runs
     ]
-    header = ("RUN", "STATUS", "AGE", "CALLS", "COST", "MODEL", "ABOUT")
+    header = ("TITLE", "STATUS", "AGE", "CALLS", "COST", "MODEL", "RUN")
     return _render_section(
-        fleet, "runs", header, rows, list(map(name_run_row, fleet.runs)), ids=(0,), whole=(1, 2, 3, 4)
+        fleet, "runs", header, rows, list(map(name_run_row, fleet.runs)), ids=(6,), whole=(1, 2, 3, 4)
     )
 
 
@@ -325,24 +483,19 @@ def _render_workers(fleet: FleetFacts) -> list[TopLine]:
 
 
 def _render_queues(fleet: FleetFacts) -> list[TopLine]:
-    rows = [(each.queue, str(each.due), str(each.claimed), format_short(each.oldest_age_s)) for each in fleet.queues]
+    rows = [(each.queue, str(each.due), str(each.claimed), format_duration(each.oldest_age_s)) for each in fleet.queues]
     return _render_section(fleet, "queues", ("QUEUE", "WAITING", "AT WORK", "OLDEST"), rows)
 
 
 def _render_keys(fleet: FleetFacts) -> list[TopLine]:
     rows = [
-        (each.key, each.condition.replace("_", " "), format_short(each.since_s), str(each.parked), each.reason or "-")
+        (
+            each.key,
+            each.condition.replace("_", " "),
+            "-" if each.since_s is None else format_duration(each.since_s),
+            str(each.parked),
+            each.reason or "-",
+        )
         for each in fleet.keys
     ]
     return _render_section(fleet, "keys", ("KEY", "CONDITION", "FOR", "RUNS WAIT", "REASON"), rows)
-
-
-def format_short(seconds: float) -> str:
-    """Format a length of time in few characters: ``8s``, ``5m``, ``3h``, ``2d``."""
-    for size, sign in _SIZES.items():
-        if seconds >= size:
-            return f"{int(seconds // size)}{sign}"
-    return f"{int(seconds)}s"
-
-
-_SIZES: Mapping[float, str] = {86_400.0: "d", 3_600.0: "h", 60.0: "m"}

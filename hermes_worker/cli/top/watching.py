@@ -9,15 +9,22 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar, assert_never
 
+from hermes_worker.cli.chat.call_output import fold_output
+from hermes_worker.cli.chat.listings import render_messages
+from hermes_worker.cli.layout import format_age
 from hermes_worker.cli.top.fleet import (
     FleetFacts,
+    ListedEntry,
+    TopTab,
     clean_text,
     compute_usd_per_minute,
+    parse_jobs,
     parse_keys,
     parse_parents,
     parse_questions,
     parse_queues,
     parse_runs,
+    parse_sessions,
     parse_workers,
     render_calls,
     render_tree,
@@ -25,29 +32,34 @@ from hermes_worker.cli.top.fleet import (
 )
 from hermes_worker.cli.top.view import (
     AnswerApproval,
+    AnswerWords,
     LeaveTop,
     OpenedRun,
+    OpenListed,
     OpenRun,
     PauseRun,
     ResumeRun,
+    ShowTab,
     StopRun,
     TopAction,
 )
 from hermes_worker.client import HermesClient, RefusedError
-from hermes_worker.client.exchange import AnswerMismatch
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import OPEN_STATUSES, RunKind, RunStatus
+from hermes_worker.operation import AnswerMismatch
 
 T = TypeVar("T")
 
-_OPEN = [status.value for status in RunStatus if not status.is_terminal]
 _RUNS_MAX = 100
+_KINDS = [kind.value for kind in RunKind if kind is not RunKind.REVIEW]
 _TREES_AT_A_LOOK = 5
 _CALLS_SHOWN = 30
+_MESSAGES_SHOWN = 30
+_LOGGED_CALLS = 10
 _SAMPLES_MAX = 600
 _DAY_S = 86_400.0
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
-"""What reading a document raises that has another form than ours."""
+_FAULTS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What a fault of this program raises. An answer of another form is an ``AnswerMismatch``."""
 _UNREADABLE = "the server's answer cannot be read: use the same version on both sides"
 
 
@@ -61,6 +73,8 @@ class FleetWatch:
         """Runs whose tree was loaded; who delegated to whom does not change."""
         self._spent: deque[tuple[float, float]] = deque(maxlen=_SAMPLES_MAX)
         self._last = FleetFacts()
+        self.tab = TopTab.FLEET
+        """Which list is looked at beside the fleet."""
 
     def poll_once(self) -> FleetFacts:
         """Look at the fleet once. A section that the key may not see, or the server does not have, is reported as such;
@@ -73,15 +87,20 @@ class FleetWatch:
                 return ask()
             except RefusedError as error:
                 untold[name] = clean_text(error, 300)
-            except (AnswerMismatch, *_MALFORMED):
+            except AnswerMismatch:
                 untold[name] = _UNREADABLE
+            except _FAULTS as error:
+                untold[name] = _describe_fault(error)
             return ()
 
         client = self._client
+        tab = self.tab
         try:
             spent = self._load_spent(now)
             self._last = FleetFacts(
                 at=now,
+                tab=tab,
+                listed=asked(tab.value, lambda: self._load_listed(tab)),
                 questions=asked("questions", lambda: parse_questions(client.approvals(), now)),
                 runs=asked("runs", lambda: self._load_runs(now)),
                 workers=asked("workers", lambda: parse_workers(client.workers(), now)),
@@ -108,17 +127,26 @@ class FleetWatch:
             case AnswerApproval():
                 self._client.approve(action.run_id, action.choice, wait_id=action.wait_id)
                 return "denied" if action.choice == "deny" else "allowed"
-            case OpenRun() | LeaveTop():
+            case AnswerWords():
+                self._client.answer(action.run_id, action.text, wait_id=action.wait_id)
+                return "answered"
+            case OpenRun() | OpenListed() | ShowTab() | LeaveTop():
                 raise AssertionError(f"{action.kind} changes nothing")
             case _:
                 assert_never(action)
 
-    def open_run(self, run_id: str) -> OpenedRun:
-        """Load everything about one run: why it is where it is, its tree, its calls. Raises ``HermesError``."""
+    def open(self, action: OpenRun | OpenListed) -> OpenedRun:
+        """Load everything about one run (why it is where it is, its tree, its calls), or what its last calls said; what
+        was said in a session; or what became of a job. Raises ``HermesError``."""
         try:
-            return OpenedRun(run_id=run_id, lines=self._render_run(run_id))
-        except _MALFORMED:
+            if isinstance(action, OpenRun):
+                render = self._render_logs if action.has_logs else self._render_run
+                return OpenedRun(run_id=action.run_id, lines=render(action.run_id))
+            return OpenedRun(run_id=action.id, lines=self._render_listed(action))
+        except AnswerMismatch:
             raise UnavailableError(_UNREADABLE) from None
+        except _FAULTS as error:
+            raise HermesError(_describe_fault(error)) from error
 
     def _render_run(self, run_id: str) -> list[str]:
         run = self._client.run(run_id)
@@ -133,12 +161,36 @@ class FleetWatch:
             "calls",
             *(f"  {line}" for line in render_calls(calls) or ["none"]),
         ]
-        if run.output:
-            found += ["", "answer", f"  {clean_text(run.output, 1_000)}"]
-        return found
+        said = render_messages(list(self._client.messages(run.session_id)), _MESSAGES_SHOWN)
+        return [*found, "", "conversation", *(f"  {line}" for line in said or ["nothing was said yet"])]
+
+    def _render_logs(self, run_id: str) -> list[str]:
+        """Render the last calls of a run with the first lines of what they said."""
+        lines = []
+        for each in list(islice(self._client.calls(run_id), 10_000))[-_LOGGED_CALLS:]:
+            lines += render_calls([each])
+            lines += [f"    {line.text}" for line in fold_output(self._client.call(run_id, each.call)).lines]
+        return lines or ["it called no tool yet"]
+
+    def _render_listed(self, action: OpenListed) -> list[str]:
+        if action.tab is TopTab.SESSIONS:
+            return render_messages(list(self._client.messages(action.id)), _MESSAGES_SHOWN) or ["nothing was said yet"]
+        return [
+            clean_text(f"{format_age(each.slot)}  {each.outcome}  {each.reason or ''}  {each.run_id or ''}".rstrip())
+            for each in self._client.job_history(action.id)
+        ] or ["no slot of it was due yet"]
+
+    def _load_listed(self, tab: TopTab) -> Sequence[ListedEntry]:
+        match tab:
+            case TopTab.SESSIONS:
+                return parse_sessions(list(islice(self._client.sessions(limit=_RUNS_MAX), _RUNS_MAX)))
+            case TopTab.JOBS:
+                return parse_jobs(self._client.job_sheets())
+            case TopTab.FLEET:
+                return ()
 
     def _load_runs(self, now: float) -> Sequence[Any]:
-        found = list(islice(self._client.runs(status=_OPEN, limit=_RUNS_MAX), _RUNS_MAX))
+        found = list(islice(self._client.runs(status=OPEN_STATUSES, kind=_KINDS, limit=_RUNS_MAX), _RUNS_MAX))
         delegating = [each.run_id for each in found if each.status is RunStatus.WAITING_FOR_CHILDREN]
         for run_id in [each for each in delegating if each not in self._treed][:_TREES_AT_A_LOOK]:
             self._parents |= parse_parents(self._client.tree(run_id))
@@ -163,6 +215,10 @@ class FleetWatch:
         else:
             self._spent.append((now, spent))
         return spent
+
+
+def _describe_fault(error: Exception) -> str:
+    return clean_text(f"a fault of hermes-worker, please report it: {type(error).__name__}: {error}", 300)
 
 
 def format_error(error: HermesError) -> str:
