@@ -1,14 +1,23 @@
 """Hermes worker: the Hermes Agent loop as a distributed task queue."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
-__all__ = ["__version__"]
+__all__ = ["__version__", "submit", "submit_async"]
+
+if TYPE_CHECKING:
+    from hermes_worker.services.embedding import submit, submit_async
+
+_LATE = {
+    "app": "hermes_worker.worker.app",  # asked for by ``celery -A hermes_worker``
+    "submit": "hermes_worker.services.embedding",
+    "submit_async": "hermes_worker.services.embedding",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """``celery -A hermes_worker`` asks for ``app``, which is built only then."""
-    if name != "app":
+    """Load what the package offers when it is asked for: no process needs all of it."""
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("hermes_worker.worker.app").app
+    return getattr(import_module(_LATE[name]), name)

@@ -30,6 +30,8 @@ from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
     API_VERSION,
+    Agent,
+    AgentBudget,
     CommandDeclaration,
     CompactorDeclaration,
     ContextSourceDeclaration,
@@ -62,6 +64,8 @@ from hermes_worker.workspaces.ref import OpeningOptions
 
 __all__ = [
     "API_VERSION",
+    "Agent",
+    "AgentBudget",
     "ChatForm",
     "ChatShape",
     "CommandDeclaration",

@@ -12,6 +12,7 @@ Pure, except for ``load_reference``, which imports.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 from collections import Counter
@@ -22,12 +23,13 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS, expand_events
 from hermes_worker.core.memory_context import fence_memory
 from hermes_worker.core.replay import Replay
 
 __all__ = [
     "API_VERSION",
+    "Agent",
+    "AgentBudget",
     "ChannelDeclaration",
     "CommandDeclaration",
     "CompactorDeclaration",
@@ -48,6 +50,7 @@ __all__ = [
     "WireDeclaration",
     "WorkspaceDeclaration",
     "explain_missing",
+    "explain_missing_extra",
     "find_conflicts",
     "find_missing_settings",
     "fold_extensions",
@@ -61,25 +64,33 @@ Reference = str | Callable[..., Any]
 """An implementation: ``"package.module:attribute"``, or the object itself where it was imported anyhow."""
 
 OWN_PACKAGES = ("hermes_worker", "scheduler")
+MODULES_OF_EXTRA: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gateway": ("websockets",),
+        "apprise": ("apprise",),
+        "bedrock": ("botocore",),
+        "browser": ("playwright", "websockets"),
+        "documents": ("docx", "openpyxl", "pptx", "pypdf"),
+        "flower": ("flower", "tornado"),
+        "kubernetes": ("websockets",),
+        "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp"),
+        "s3": ("botocore",),
+        "ssh": ("asyncssh",),
+    }
+)
+"""The modules of each extra, which are installed on demand only. The first extra that has a module is named for it."""
 EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
     {
-        "apprise": "apprise",
-        "asyncssh": "ssh",
-        "botocore": "bedrock",
-        "docx": "documents",
-        "flower": "flower",
-        "openpyxl": "documents",
-        "opentelemetry": "otel",
-        "playwright": "browser",
-        "pptx": "documents",
-        "pypdf": "documents",
-        "tornado": "flower",
-        "websockets": "gateway",
+        module.partition(".")[0]: extra
+        for extra, modules in reversed(tuple(MODULES_OF_EXTRA.items()))
+        for module in modules
     }
 )
 """The extra that brings a module which is installed on demand only."""
 USUAL_BUNDLES = ("hermes-cli", "hermes-cron", "hermes-api-server")
 """The toolsets of sessions that name none."""
+NO_TOOLS = "none"
+"""The toolset without a tool, for runs that only answer."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Names of functions that every provider accepts."""
@@ -268,6 +279,15 @@ class UpkeepDeclaration:
     list_checks: Reference | None = None
     """Called with the settings: yields the checks of ``hermes-worker doctor``, each a subject and a function that
     returns a ``cli.doctor_findings.Grade`` and a text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptBlockDeclaration:
+    """What a feature says from its rows in the system prompts of new sessions."""
+
+    name: str
+    implementation: Reference
+    """A ``services.prompt_blocks.BlockReader``."""
 
 
 class SettingType(StrEnum):
@@ -493,6 +513,38 @@ class SettingDeclaration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentBudget:
+    """Limits of an agent's runs: of what a run leaves open, and the most that it may ask for. ``None`` for none."""
+
+    iterations: int | None = None
+    """Model calls."""
+    tokens: int | None = None
+    tool_calls: int | None = None
+    cost_usd: float | None = None
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent that runs and jobs name as their model: ``agent:NAME``."""
+
+    name: str
+    """Lower-case letters, digits, ``_`` and ``-``."""
+    prompt: str
+    """Joins the system prompt of new sessions, before what the caller says of its own."""
+    tools: tuple[str | ToolDeclaration, ...] = ()
+    """Its tools, and names of tools and toolsets; the usual ones when there are none, ``"none"`` for no tool."""
+    model: str | None = None
+    """``None`` for the configured one."""
+    budget: AgentBudget = AgentBudget()
+    summary: str = ""
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        return tuple(one if isinstance(one, str) else one.name for one in self.tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
     """The declarations of one extension: making one imports nothing that does the work."""
 
@@ -520,8 +572,11 @@ class Extension:
     settings: tuple[SettingDeclaration, ...] = ()
     hooks: tuple[HookDeclaration, ...] = ()
     skills: tuple[SkillsDeclaration, ...] = ()
+    agents: tuple[Agent, ...] = ()
     upkeep: tuple[UpkeepDeclaration, ...] = ()
-    """For features of the product: what these functions are given is promised to no other extension."""
+    """For features of the product, as the fields behind it: what these functions are given is promised to no other
+    extension."""
+    prompt_blocks: tuple[PromptBlockDeclaration, ...] = ()
 
     def __post_init__(self) -> None:
         """Put tools that name no toolset into that of their extension, and add the hooks of memory providers."""
@@ -562,7 +617,9 @@ class Installed:
     """Settings by variable."""
     hooks: Mapping[str, HookDeclaration]
     """Hooks in the order in which they are asked."""
+    agents: Mapping[str, Agent]
     upkeep: Mapping[str, UpkeepDeclaration]
+    prompt_blocks: Mapping[str, PromptBlockDeclaration]
     values: Mapping[str, Mapping[str, SettingValue]]
     """The values of each extension's settings, by their names."""
 
@@ -690,6 +747,9 @@ def _find_faults(one: Extension) -> Iterator[str]:
                 f"the memory provider {provider.name!r} of the extension {one.name!r} must have a prefetch_timeout_s "
                 f"above 0 and at most {PREFETCH_S_MAX:g}"
             )
+    for agent in one.agents:
+        if not _NAME.fullmatch(agent.name):
+            yield f"{agent.name!r} is no name for an agent: use lower-case letters, digits, '_' and '-'"
     for hook in one.hooks:
         yield from _find_hook_faults(hook, one.name)
     for reference in _list_references(one):
@@ -698,6 +758,8 @@ def _find_faults(one: Extension) -> Iterator[str]:
 
 
 def _find_hook_faults(hook: HookDeclaration, extension: str) -> Iterator[str]:
+    from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS, expand_events  # few extensions have hooks
+
     whose = f"the hook {hook.name!r} of the extension {extension!r}"
     if not _NAME.fullmatch(hook.name):
         yield f"{whose} has no usable name: use lower-case letters, digits, '_' and '-'"
@@ -740,7 +802,9 @@ _KINDS: Mapping[str, _PlugKind] = MappingProxyType(
         "compactors": _PlugKind(word="compactor"),
         "settings": _PlugKind(word="setting", claims=lambda row: (row.variable,)),
         "hooks": _PlugKind(word="hook"),
+        "agents": _PlugKind(word="agent"),
         "upkeep": _PlugKind(word="upkeep"),
+        "prompt_blocks": _PlugKind(word="block of prompts"),
     }
 )
 """The kinds of plugs, by the field of ``Extension`` that holds them."""
@@ -837,6 +901,22 @@ def load_reference(reference: Reference) -> Any:
             raise ConfigurationError(explain_missing(error)) from error
         raise ConfigurationError(f"{reference!r} of an extension cannot be loaded: {error}") from error
     return found
+
+
+def explain_missing_extra(extra: str) -> str | None:
+    """Say what is not installed of an extra of ours, and how to install it; ``None`` when all of it is there."""
+    missing = [module for module in MODULES_OF_EXTRA[extra] if not _is_installed(module)]
+    if not missing:
+        return None
+    verb = "is" if len(missing) == 1 else "are"
+    return f"{' and '.join(missing)} {verb} missing: pip install 'hermes-worker[{extra}]'"
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it is not there
+        return False
 
 
 def explain_missing(error: ImportError | AttributeError) -> str:

@@ -22,17 +22,17 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
-
-import structlog
-from structlog.contextvars import bound_contextvars
-from structlog.typing import EventDict, Processor, WrappedLogger
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.safety.redaction import is_secret_name, mask_known, mask_secret, redact
 
 if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
     from hermes_worker.settings import LogSettings, Secret
 
 __all__ = [
@@ -48,10 +48,13 @@ __all__ = [
     "configure_logging",
     "count",
     "database_outage",
+    "find_fact",
+    "import_structlog",
     "log",
     "poll_forever",
     "record_duration",
     "reset_counters",
+    "send_lines",
     "snapshot_counters",
     "snapshot_durations",
 ]
@@ -144,6 +147,13 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "checkpoint.damaged": "A checkpoint could not be read any more and was let go.",
         "checkpoint.skipped": "A workspace could not be kept before a tool changed it.",
         "checkpoint.not_removed": "Checkpoints of a session that is gone could not be removed.",
+        "snapshot.kept": "The files of a workspace were kept in object storage.",
+        "snapshot.fetched": "The files of a workspace were brought here from object storage.",
+        "snapshot.not_fetched": "The files of a workspace could not be brought here; an answer goes without its file.",
+        "snapshot.left_out": "Files of a workspace cannot be read, and are on this machine alone.",
+        "snapshot.conflict": "Two workers changed a file at once; the later one's was kept.",
+        "object_storage.swept": "Objects of artifacts that are gone were removed.",
+        "object_storage.not_removed": "Object storage did not answer an erasure; workers remove the objects later.",
         "prompt.prepared": "What the files of a project say to agents was written into the prompt of a session.",
         "prompt.refused": "What a workspace says came too late: the claim was no longer ours and nothing was stored.",
         "artifacts.gathered": "The files that a run left were kept.",
@@ -165,7 +175,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "lease.stray": "Claims that stood under this process and that nothing in it worked on were let go.",
         "lane.started": "A process was started in which suspects are tried apart.",
         "lane.crashed": "A lane ended by itself; that counts against the step it was doing.",
-        "lane.failed": "The parent of the lanes met an error or is gone.",
+        "lane.failed": "The process that starts lanes met an error or is gone.",
         "lease.expired": "The sweeper took claims from a worker that no longer renews them.",
         "thread.failed": "A thread beside the work met a defect or a full disk, and goes on.",
         "worker.started": "A process is ready for work.",
@@ -377,7 +387,17 @@ def bind_facts(**facts: object) -> AbstractContextManager[None]:
 
     New threads start without them. Nesting adds, and the inner value of a name wins.
     """
+    from structlog.contextvars import bound_contextvars
+
     return bound_contextvars(**facts)
+
+
+def find_fact(name: str) -> str | None:
+    """Find a fact that ``bind_facts`` added here, as text; ``None`` where there is none."""
+    from structlog.contextvars import get_contextvars
+
+    found = get_contextvars().get(name)
+    return None if found is None else str(found)
 
 
 # --- logging ---------------------------------------------------------------------------------------------------------
@@ -390,13 +410,15 @@ _QUIET_LIBRARIES = ("httpx", "httpx2", "httpcore", "openai", "anthropic", "urlli
 
 
 class Log:
-    """The logger. A line below the level costs one comparison and is never built."""
+    """The logger. A line below the level costs one comparison and is never built. The first line imports structlog,
+    which takes longer than many a command.
+    """
 
     __slots__ = ("_emit", "_level")
 
     def __init__(self) -> None:
         self._level = logging.INFO
-        self._emit = _logger(_build_renderers("console", ()), None)
+        self._emit: Any = _FirstLine(_build_renderers("console", ()), None)
 
     def debug(self, event: str, **facts: object) -> None:
         if self._level <= logging.DEBUG:
@@ -430,17 +452,13 @@ def configure_logging(
     known = tuple(secret.reveal() for secret in secrets)
     finish = [_make_origin_adder(role), *_build_renderers(settings.format, known)]
     log._level = level
-    log._emit = _logger(finish, stream)
+    log._emit = _FirstLine(finish, stream)
     _route_other_libraries(level, finish, stream)
 
 
 def _route_other_libraries(level: int, finish: Sequence[Processor], stream: TextIO | None) -> None:
     handler = logging.StreamHandler(stream)
-    formatter = structlog.stdlib.ProcessorFormatter(
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
-        foreign_pre_chain=[*_BEGIN, structlog.stdlib.add_logger_name],
-    )
-    handler.setFormatter(formatter)
+    handler.setFormatter(_ForeignFormatter(finish))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -449,13 +467,58 @@ def _route_other_libraries(level: int, finish: Sequence[Processor], stream: Text
         logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > logging.DEBUG else logging.DEBUG)
 
 
-def _logger(finish: Sequence[Processor], stream: TextIO | None) -> Any:
-    return structlog.wrap_logger(
-        _LineWriter(stream),
-        processors=[*_BEGIN, *finish],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
-        context_class=dict,
-    ).bind()
+class _ForeignFormatter(logging.Formatter):
+    """Formats the lines of other libraries."""
+
+    def __init__(self, finish: Sequence[Processor]) -> None:
+        super().__init__()
+        self._finish = finish
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._formatter.format(record)
+
+    @cached_property
+    def _formatter(self) -> logging.Formatter:
+        from structlog import stdlib
+
+        return stdlib.ProcessorFormatter(
+            processors=[stdlib.ProcessorFormatter.remove_processors_meta, *self._finish],
+            foreign_pre_chain=[*_list_first_processors(), stdlib.add_logger_name],
+        )
+
+
+def import_structlog() -> None:
+    """Import what log lines are made with, without the library that structlog would paint tracebacks with: ours are
+    plain, and it takes 4 MB. Only for processes that are ours alone."""
+    hides = "rich" not in sys.modules and "structlog" not in sys.modules
+    if hides:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+    try:
+        import_module("structlog")
+    finally:
+        if hides:
+            del sys.modules["rich"]
+
+
+class _FirstLine:
+    """Stands for the logger until the first line."""
+
+    def __init__(self, finish: Sequence[Processor], stream: TextIO | None) -> None:
+        self._finish = finish
+        self._stream = stream
+
+    def __getattr__(self, method: str) -> Any:
+        import structlog
+
+        made = structlog.wrap_logger(
+            _LineWriter(self._stream),
+            processors=[*_list_first_processors(), *self._finish],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+            context_class=dict,
+        ).bind()
+        if log._emit is self:
+            log._emit = made
+        return getattr(made, method)
 
 
 class _LineWriter:
@@ -476,13 +539,16 @@ class _LineWriter:
     debug = info = warning = error = msg
 
 
-_BEGIN: tuple[Processor, ...] = (
-    structlog.contextvars.merge_contextvars,
-    structlog.processors.add_log_level,
-    structlog.processors.TimeStamper(fmt="iso", utc=True),
-    # Plain tracebacks, made here so that they are redacted with the rest, and never the values of local variables.
-    structlog.processors.format_exc_info,
-)
+def _list_first_processors() -> tuple[Processor, ...]:
+    from structlog import contextvars, processors
+
+    return (
+        contextvars.merge_contextvars,
+        processors.add_log_level,
+        processors.TimeStamper(fmt="iso", utc=True),
+        # Plain tracebacks, made here so that they are redacted with the rest, and never the values of local variables.
+        processors.format_exc_info,
+    )
 
 
 def _make_origin_adder(role: str) -> Processor:
@@ -497,7 +563,22 @@ def _build_renderers(form: str, known: tuple[str, ...]) -> list[Processor]:
     def clean(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
         return {name: _clean_value(value, name, known) for name, value in line.items()}
 
-    return [clean, _json_line if form == "json" else _console_line]
+    return [clean, _send_line, _json_line if form == "json" else _console_line]
+
+
+_sent_lines_to: Callable[[Mapping[str, object]], None] | None = None
+
+
+def send_lines(to: Callable[[Mapping[str, object]], None] | None) -> None:
+    """Give every line that is written to ``to`` as well, redacted. ``to`` raises nothing and does not wait."""
+    global _sent_lines_to
+    _sent_lines_to = to
+
+
+def _send_line(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    if _sent_lines_to is not None:
+        _sent_lines_to(line)
+    return line
 
 
 def _clean_value(value: object, name: str, known: tuple[str, ...], depth: int = 0) -> object:

@@ -18,12 +18,9 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from hermes_worker import installed, mcp
 from hermes_worker.core.errors import ConfigurationError
@@ -38,11 +35,13 @@ from hermes_worker.extension import (
     fold_extensions,
     load_reference,
 )
-from hermes_worker.hook_directories import build_hook_extension, hooks_dir, read_hook_file
 from hermes_worker.settings import Settings
 from hermes_worker.settings.declared import read_values
 from hermes_worker.settings.role_secrets import ProcessRole, is_secret
 from hermes_worker.system.plainfiles import read_plain
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 GROUP = "hermes_worker.extensions"
 """The group of entry points: the name of one is that of the extension, its value ``package.module:EXTENSION``."""
@@ -53,7 +52,7 @@ _PACKAGE = "hermes_plugins"
 _MANIFEST_BYTES_MAX = 100_000
 _BRINGS = (
     *("tools", "toolsets", "providers", "wires", "channels", "workspaces", "routers", "commands", "settings"),
-    *("hooks", "context_sources", "compactors", "memory_providers", "tool_sources", "skills"),
+    *("hooks", "context_sources", "compactors", "memory_providers", "tool_sources", "skills", "agents"),
 )
 _BUILT_IN_CHOICES = frozenset({"local", "summary"})
 """The plugs that the settings choose by default: looking them up would load declarations for nothing."""
@@ -117,6 +116,8 @@ def _addons_dir() -> Path:
 
 
 def _list_packages() -> Iterator[AvailableExtension]:
+    from importlib import metadata  # not for those who enable nothing
+
     for point in metadata.entry_points(group=GROUP):
         dist = point.dist
         place = f"{dist.name} {dist.version}" if dist is not None else point.value
@@ -158,6 +159,8 @@ def _list_directories(home: Path) -> Iterator[AvailableExtension]:
 
 
 def _list_hook_directories(home: Path) -> Iterator[AvailableExtension]:
+    from hermes_worker.hook_directories import hooks_dir, read_hook_file
+
     folder = hooks_dir(home)
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
@@ -185,6 +188,8 @@ def read_manifest(path: Path, name: str) -> Manifest:
     """Read a manifest. Raises ``FileNotFoundError``, and ``ConfigurationError`` for a file that is no manifest of the
     extension ``name``.
     """
+    import yaml
+
     try:
         text = read_plain(path, bytes_max=_MANIFEST_BYTES_MAX).decode("utf-8")
         document = yaml.safe_load(text)
@@ -234,7 +239,7 @@ def begin_extensions(settings: Settings, *, needs_servers: bool = True) -> Insta
 
     Raises ``ConfigurationError``: one sentence for everything that keeps them from being used.
     """
-    enabled = settings.extensions.enabled
+    enabled, modules = settings.extensions.enabled, settings.extensions.modules
     try:
         servers = _load_mcp_servers(settings.home)
     except ConfigurationError:
@@ -242,21 +247,38 @@ def begin_extensions(settings: Settings, *, needs_servers: bool = True) -> Insta
             raise
         servers = ()
     chosen = (settings.terminal.workspace, settings.model.compactor, settings.model.api_mode)
-    key = (str(settings.home), enabled, *chosen, servers, settings.browser)
+    key = (str(settings.home), enabled, modules, *chosen, servers, settings.browser)
     with _starting:
         if _BegunFor.key == key and _BegunFor.installed is not None:
             installed.put_in_force(_BegunFor.installed)
             return _BegunFor.installed
         found = installed.get_only_built_in()
         ours = (*servers, *_load_browser(settings))
-        if enabled or ours:
-            found = _fold_extensions(
-                settings, (*installed.load_built_in(), *ours, *_import_all(settings.home, enabled))
-            )
+        if enabled or modules or ours:
+            foreign = (*_import_all(settings.home, enabled), *_import_modules(modules))
+            found = _fold_extensions(settings, (*installed.load_built_in(), *ours, *foreign))
         _require_chosen(settings, found)
         installed.put_in_force(found)
         _BegunFor.key, _BegunFor.installed = key, found
         return found
+
+
+def use_extensions(settings: Settings, extensions: Sequence[Extension]) -> Installed:
+    """Put the enabled extensions of ``settings`` and ``extensions`` in force, until ``forget_extensions``: for tests of
+    extensions. Raises ``ConfigurationError``."""
+    begin_extensions(settings)
+    modules = _import_modules(settings.extensions.modules)
+    enabled = (*_import_all(settings.home, settings.extensions.enabled), *modules)
+    found = _fold_extensions(settings, (*installed.load_built_in(), *enabled, *extensions))
+    installed.put_in_force(found)
+    _BegunFor.installed = found
+    return found
+
+
+def forget_extensions() -> None:
+    """Have the next ``begin_extensions`` begin anew."""
+    _BegunFor.key = _BegunFor.installed = None
+    installed.put_in_force(None)
 
 
 def _require_chosen(settings: Settings, found: Installed) -> None:
@@ -397,20 +419,39 @@ def _import(name: str, found: Sequence[AvailableExtension], home: Path) -> Exten
         raise ExtensionConflict(f"the extension {name!r} must be a hermes_worker.extension.Extension")
     if extension.name != name:
         raise ExtensionConflict(f"the extension {name!r} calls itself {extension.name!r}; both must be the same")
-    for item in extension.settings:
-        if item.is_secret and not is_secret(item.variable, "a value"):
-            raise ExtensionConflict(
-                f"{item.variable} of the extension {name!r} holds a secret and is not called like one: its name must "
-                "end in _TOKEN, _SECRET, _PASSWORD or _API_KEY, so that it is taken out of every environment"
-            )
+    _require_secret_names(extension)
     if one.manifest is not None and (silent := _find_unexpected(extension, one.manifest)):
         raise ExtensionConflict(f"the extension {name!r} brings what its {MANIFEST} does not name: {', '.join(silent)}")
     return extension
 
 
+def _import_modules(names: Sequence[str]) -> tuple[Extension, ...]:
+    """The tools and agents of the operator's own modules."""
+    if not names:
+        return ()
+    from hermes_worker.agent.tools.modules import load_module_extension  # few installations have some
+
+    _require_quiet()
+    found = tuple(load_module_extension(name) for name in names)
+    for extension in found:
+        _require_secret_names(extension)
+    return found
+
+
+def _require_secret_names(extension: Extension) -> None:
+    for item in extension.settings:
+        if item.is_secret and not is_secret(item.variable, "a value"):
+            raise ExtensionConflict(
+                f"{item.variable} of the extension {extension.name!r} holds a secret and is not called like one: its "
+                "name must end in _TOKEN, _SECRET, _PASSWORD or _API_KEY, so that it is taken out of every environment"
+            )
+
+
 def _load_source(source: metadata.EntryPoint | Path, home: Path) -> Any:
-    if isinstance(source, metadata.EntryPoint):
+    if not isinstance(source, Path):
         return source.load()
+    from hermes_worker.hook_directories import build_hook_extension, hooks_dir
+
     if source.parent == _addons_dir():
         return importlib.import_module(f"{_ADDONS}.{source.name}").EXTENSION
     return build_hook_extension(source) if source.parent == hooks_dir(home) else _load_plugin(source)
@@ -439,7 +480,9 @@ def list_brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "settings": tuple(one.variable for one in extension.settings),
         "hooks": tuple(one.name for one in extension.hooks if not one.of_memory),
         "skills": tuple(one.folder for one in extension.skills),
+        "agents": tuple(one.name for one in extension.agents),
         "upkeep": tuple(one.name for one in extension.upkeep),
+        "prompt_blocks": tuple(one.name for one in extension.prompt_blocks),
     }
     return {kind: names for kind, names in found.items() if names}
 

@@ -32,13 +32,21 @@ class Resource(BaseModel):
     """
 
     def __getitem__(self, name: str) -> Any:
-        """Return a field by its name. Raises ``KeyError``."""
-        if name not in self:
+        """Return a field by its name, or by its name in JSON where that is another one. Raises ``KeyError``."""
+        attribute = self._find_attribute(name)
+        if attribute is None:
             raise KeyError(name)
-        return getattr(self, name)
+        return getattr(self, attribute)
 
     def __contains__(self, name: object) -> bool:
-        return name in type(self).model_fields or name in (self.model_extra or ())
+        return self._find_attribute(name) is not None
+
+    def _find_attribute(self, name: object) -> str | None:
+        """Return the attribute that holds a field, and None where there is no such field."""
+        fields = type(self).model_fields
+        if name in fields or name in (self.model_extra or ()):
+            return str(name)
+        return next((attribute for attribute, field in fields.items() if field.serialization_alias == name), None)
 
     def model_dump(self, *, warnings: Any = False, **how: Any) -> dict[str, Any]:
         """Return the fields as a dictionary. There is no warning about a word that only a later server knows."""
@@ -46,7 +54,8 @@ class Resource(BaseModel):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a field by its name, and ``default`` for a field that is not there."""
-        return getattr(self, name) if name in self else default
+        attribute = self._find_attribute(name)
+        return default if attribute is None else getattr(self, attribute)
 
     if not TYPE_CHECKING:
 
@@ -58,21 +67,24 @@ class Resource(BaseModel):
 
 
 def build_answer_reader(kind: Any) -> SchemaValidator:
-    """Build the validator of a server's answer. It differs from the server's own in one thing: where a closed list of
-    words is expected, it takes a word that a later server added to the list. Such a word becomes a member of the
-    expected enum without being listed there, so that it has a ``value`` and equals its text."""
-    return SchemaValidator(_open_lists(TypeAdapter(kind).core_schema), _use_prebuilt=False)
+    """Build the validator of a server's answer. It takes what a later server added: fields, which models and
+    dictionaries keep and dataclasses leave out, and words of closed lists. Such a word becomes a member of the expected
+    enum without being listed there, so that it has a ``value`` and equals its text."""
+    return SchemaValidator(_open_schema(TypeAdapter(kind).core_schema), _use_prebuilt=False)
 
 
-def _open_lists(schema: Any) -> Any:
-    """Copy a core schema, with each closed list of words opened."""
+def _open_schema(schema: Any) -> Any:
+    """Copy a core schema, with each closed list of words and of fields opened."""
     if isinstance(schema, list | tuple):
-        return type(schema)(map(_open_lists, schema))
+        return type(schema)(map(_open_schema, schema))
     if not isinstance(schema, dict):
         return schema
     if schema.get("type") in ("enum", "literal"):
-        return core_schema.no_info_wrap_validator_function(partial(_read_word, schema.get("cls")), schema)
-    return {name: _open_lists(value) for name, value in schema.items()}
+        # The name by which other parts of the schema refer to the list belongs to what stands in its place.
+        reads, known = partial(_read_word, schema.get("cls")), {**schema}
+        return core_schema.no_info_wrap_validator_function(reads, known, ref=known.pop("ref", None))
+    more = {"extra_behavior": "allow"} if schema.get("type") in ("model-fields", "typed-dict") else {}
+    return {**{name: _open_schema(value) for name, value in schema.items()}, **more}
 
 
 def _read_word(kind: type[Enum] | None, value: object, known: core_schema.ValidatorFunctionWrapHandler) -> object:

@@ -21,23 +21,22 @@ import redis
 from hermes_worker import plugins
 from hermes_worker.broker.queue import HintPublisher, QueueName, build_redis_client
 from hermes_worker.core.hooks import build_observed
-from hermes_worker.core.pricing import parse_own_price
-from hermes_worker.features.memory.build import build_memory_policy as build_memory_policy  # services ask here
-from hermes_worker.features.memory.build import build_review_starter, make_memory_check
+from hermes_worker.features.memory.build import build_memory_policy, build_review_starter, make_memory_check
+from hermes_worker.features.object_storage.build import build_object_parts
+from hermes_worker.features.object_storage.parts_files import ObjectParts
 from hermes_worker.features.retention.build import build_pruner
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.skills.build import build_shelf, build_skill_policy
+from hermes_worker.features.skills.build import build_asked_calls, build_shelf, build_skill_policy
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import LiveSettings, build_live_settings
 from hermes_worker.local.paths import find_broker_url
 from hermes_worker.models.build import (
-    build_configured_limits,
     build_grants_at,
     build_pricing,
 )
-from hermes_worker.models.governor import Governor
 from hermes_worker.settings import Settings
 from hermes_worker.settings.overriding import Overrides
+from hermes_worker.store.artifacts.contents import ContentStore
 from hermes_worker.store.build import build_database, build_sealer, build_sweep_policy
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.pooler import require_statements_kept
@@ -91,7 +90,7 @@ if TYPE_CHECKING:
     from hermes_worker.core.effects import GatherArtifacts
     from hermes_worker.features.mcp_servers.work import ServerLister
     from hermes_worker.hosting.host import ResourceHost
-    from hermes_worker.tasks.context import WorkerContext
+    from hermes_worker.tasks.context import WorkerContext, WorkerModels
     from hermes_worker.tasks.deliver import DeliveryContext
     from hermes_worker.tasks.heartbeat import NudgeListener, WorkerKeeper
     from hermes_worker.tasks.inbound_files import FetchingContext
@@ -100,6 +99,7 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.remote_tasks import TaskCloser
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.tasks.workspace_gc import WorkspaceCollector
+    from hermes_worker.workspaces.remote.targets import TidiedTarget
 
 
 _POOL_SIZE = 12
@@ -132,6 +132,12 @@ class Client:
     live_settings: LiveSettings
     publisher: HintPublisher
     redis: redis.Redis
+    objects: ObjectParts
+
+    @property
+    def contents(self) -> ContentStore:
+        """Where the files that runs leave are kept."""
+        return self.objects.contents
 
     def close(self) -> None:
         self.database.close()
@@ -178,13 +184,14 @@ class WorkerProcess:
         self.database.close()
 
 
-def open_database(settings: Settings) -> Database:
-    """Open the database of ``settings``, at this version's schema. Raises ``ConfigurationError``,
-    ``UnavailableError``.
+def open_database(settings: Settings, *, home: Path | None = None) -> Database:
+    """Open the database of ``settings``, at this version's schema. ``home`` is where the files are that rows name, if
+    it is not that of the settings. Raises ``ConfigurationError``, ``UnavailableError``.
     """
     found = plugins.begin_extensions(settings)  # before anything is connected, so that no transaction waits for it
     observed = build_observed((hook.name, hook.events) for hook in found.hooks.values())
-    database = build_database(settings, pool_size=_POOL_SIZE, observed=observed, sealer=build_sealer(settings))
+    sealer = build_sealer(settings)
+    database = build_database(settings, pool_size=_POOL_SIZE, observed=observed, sealer=sealer, home=home)
     require_current(database)
     require_statements_kept(database)
     begin_sealing(database)
@@ -195,6 +202,11 @@ def open_client(settings: Settings) -> Client:
     """Connect to the database and the broker of ``settings``. Raises ``ConfigurationError``, ``UnavailableError``."""
     database = open_database(settings)
     return build_client(settings, database, build_redis_client(find_broker_url(settings)))
+
+
+def find_object_target(settings: Settings, database: Database) -> TidiedTarget | None:
+    """The workspaces in object storage; ``None`` where none is set up."""
+    return build_object_parts(settings, database).target
 
 
 def build_client(settings: Settings, database: Database, broker: redis.Redis) -> Client:
@@ -213,6 +225,7 @@ def build_client(settings: Settings, database: Database, broker: redis.Redis) ->
         live_settings=build_live_settings(settings, database),
         publisher=HintPublisher(broker, traceparent=find_traceparent),
         redis=broker,
+        objects=build_object_parts(settings, database),
     )
 
 
@@ -227,10 +240,12 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
     from hermes_worker.tasks.heartbeat import NudgeListener
 
     client = open_client(settings)
+    # A worker that is frozen in the middle of a transaction would hold its locks until it wakes up.
+    client.database.end_idle_transactions(settings.lease.ttl_s)
     shared = _build_shared_parts(client, options or WorkerOptions())
     parts, deliveries = _build_step_parts(shared, client), build_delivery_parts(shared)
     collecting = build_collecting_parts(shared, deliveries.dispatcher, client.skills)
-    trace_if_wanted(settings, "worker", client.database)
+    trace_if_wanted(settings, shared.options.role, client.database)
     tell = None if get_recorder() is None else record_ends
     sweeper = Sweeper(client.database, build_sweep_policy(settings), build_pricing(settings), tell=tell)
     pruner = build_pruner(client.database, settings)
@@ -291,12 +306,24 @@ def _build_shared_parts(client: Client, options: WorkerOptions) -> SharedParts:
         leases=leases,
         sandbox=sandbox,
         redactor=build_redactor(settings),
+        contents=client.contents,
+        open_keeper=client.objects.open_keeper,
+        fetch_files=client.objects.fetch_files,
+        object_target=client.objects.target,
     )
 
 
-def _build_step_parts(shared: SharedParts, client: Client) -> WorkerContext:
-    """Build the parts for iterations, tool calls and auxiliary calls."""
+def build_step_parts(client: Client, options: WorkerOptions | None, models: WorkerModels) -> WorkerContext:
+    """Build the parts for iterations, tool calls and auxiliary calls over these models, and register the process among
+    the workers. Starts no thread: leases are renewed when a step needs them."""
+    return _build_step_parts(_build_shared_parts(client, options or WorkerOptions()), client, models)
+
+
+def _build_step_parts(shared: SharedParts, client: Client, models: WorkerModels | None = None) -> WorkerContext:
+    """Build the parts for iterations, tool calls and auxiliary calls. The providers of the settings are used unless
+    ``models`` is given."""
     from hermes_worker.features.checkpoints.build import build_checkpointing
+    from hermes_worker.features.forks.work import ForkedCallRows
     from hermes_worker.features.provider_keys.build import build_tenant_watch
     from hermes_worker.store.inbound_files import InboundFiles
     from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
@@ -304,49 +331,50 @@ def _build_step_parts(shared: SharedParts, client: Client) -> WorkerContext:
     from hermes_worker.store.runs.processes import Processes
     from hermes_worker.store.runs.remote_tasks import RemoteTasks
     from hermes_worker.store.runs.transcripts import Transcripts
-    from hermes_worker.tasks.context import WorkerContext
+    from hermes_worker.tasks.context import RunRules, WorkerContext, WorkerRows
     from hermes_worker.tasks.fair_semaphore import FairSemaphore
 
-    settings = shared.settings
-    models = build_worker_models(shared, partial(build_tenant_watch, settings, client.database))
+    settings, database = shared.settings, client.database
     compactor = build_compactor(shared)
-    return WorkerContext(
-        runs=client.runs,
-        calls=ToolCalls(client.database),
-        waits=client.waits,
-        auxiliary_calls=AuxiliaryCalls(client.database),
-        remote_tasks=RemoteTasks(client.database),
+    rules = RunRules(
+        delegation=build_delegation_policy(settings),
         approvals=build_approval_rules(settings),
         guardrails=build_guardrail_rules(settings),
-        transcripts=Transcripts(client.database),
+        model=build_model_options(settings, compactor=compactor),
+        checkpoints=build_checkpointing(settings),
+        forks=ForkedCallRows(database),
+        **build_rules_of_features(database, settings, {}),
+    )
+    return WorkerContext(
+        rows=WorkerRows(
+            runs=client.runs,
+            calls=ToolCalls(database),
+            waits=client.waits,
+            auxiliary_calls=AuxiliaryCalls(database),
+            transcripts=Transcripts(database),
+            now=database.now,
+            files=InboundFiles(database),
+            remote_tasks=RemoteTasks(database),
+            processes=Processes(database),
+        ),
+        models=models or build_worker_models(shared, partial(build_tenant_watch, settings, database)),
+        rules=rules,
         sender=client.publisher,
         leases=shared.leases,
         live=Live(client.redis),
         catalog=_build_catalog(shared, client.skills),
-        hooks=build_worker_hooks(shared, make_memory_check(settings, client.database)),
-        chain=models.chain,
-        auxiliary_chains=models.auxiliary,
-        tenant_models=models.of_tenants,
-        pool=models.pool,
-        keys=models.keys,
-        governor=Governor(client.redis, build_configured_limits(settings)),
-        model=build_model_options(settings, compactor=compactor),
+        workspace=make_workspace_opener(
+            settings, shared.sandbox, build_copy_rule(settings, database), shared.open_keeper
+        ),
+        hooks=build_worker_hooks(shared, make_memory_check(settings, database)),
         fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
-        prices=dict(parse_own_price(text) for text in settings.model.prices),
         redactor=shared.redactor,
-        workspace=make_workspace_opener(settings, shared.sandbox, build_copy_rule(settings, client.database)),
-        now=client.database.now,
-        delegation=build_delegation_policy(settings),
-        overridden_by=make_override_builder(shared, compactor, partial(build_parts_of_features, client.database)),
-        checkpoints=build_checkpointing(settings),
-        files=InboundFiles(client.database),
-        processes=Processes(client.database),
-        **build_parts_of_features(client.database, settings, {}),
+        overridden_by=make_override_builder(shared, compactor, partial(build_rules_of_features, database)),
     )
 
 
-def build_parts_of_features(database: Database, settings: Settings, said: Overrides) -> dict[str, Any]:
-    """Build the fields of ``WorkerContext`` that features fill; ``said`` are the settings that differ from those of the
+def build_rules_of_features(database: Database, settings: Settings, said: Overrides) -> dict[str, Any]:
+    """Build the fields of ``RunRules`` that features fill. ``said`` holds the settings in which a run differs from its
     process.
     """
     found: dict[str, Any] = {"policies": build_tool_policies(settings, said)}
@@ -361,8 +389,8 @@ def build_tool_policies(settings: Settings, said: Overrides) -> ToolPolicies:
     from hermes_worker.agent.tools.builtin import COMMAND_S_MAX
 
     return ToolPolicies(
-        memory=build_memory_policy(settings),
-        skills=build_skill_policy(settings),
+        of_features=(build_memory_policy(settings), build_skill_policy(settings)),
+        asked=build_asked_calls(settings),
         command_s=min(COMMAND_S_MAX, math.ceil(settings.terminal.timeout_s)),
         network=settings.terminal.network if "terminal.network" in said else None,
     )

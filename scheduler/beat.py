@@ -48,14 +48,21 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     case no worker is there to receive it."""
 
     def __init__(
-        self, *args: Any, settings: Settings | None = None, alive_file: Path | None = None, **options: Any
+        self,
+        *args: Any,
+        settings: Settings | None = None,
+        alive_file: Path | None = None,
+        is_in_worker: bool = False,
+        **options: Any,
     ) -> None:
-        """``alive_file`` is touched at every tick, for a liveness probe that only looks at its age.
+        """``alive_file`` is touched at every tick, for a liveness probe that only looks at its age. A worker that it
+        lives in (``is_in_worker``) serves the metrics of the process, and sweeps by itself.
 
         Raises ``ConfigurationError``, and ``UnavailableError`` when the database or the broker cannot be used.
         """
         self._settings = settings or settings_module.load_settings()
         self._alive_file = alive_file
+        self._is_in_worker = is_in_worker
         self._client: Client | None = None
         self._jobs: Jobs | None = None
         self._next_maintain = 0.0
@@ -69,9 +76,9 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._client.database.end_idle_transactions(_FROZEN_AFTER_S)
         trace_if_wanted(self._settings, "beat", self._client.database)
         self._jobs = Jobs(self._client.database)
-        self._sweeping = _Sweeping(self._client, self._settings)
+        self._sweeping = _Sweeping(self._client, self._settings, is_in_worker=self._is_in_worker)
         self._sweeping.start()
-        if self._settings.metrics.port is not None:
+        if not self._is_in_worker and self._settings.metrics.port is not None:
             from hermes_worker.metrics.serving import (  # loaded where they are wanted
                 build_connection_gauges,
                 serve_metrics,
@@ -156,10 +163,12 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
 
 class _Sweeping:
-    """A thread that sweeps, as every worker does too: the database lets one of them all do it per interval."""
+    """A thread that sweeps, as every worker does too: the database lets one of them all do it per interval. In a worker
+    it only looks after executions, which no worker does."""
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    def __init__(self, client: Client, settings: Settings, *, is_in_worker: bool) -> None:
         self._client = client
+        self._is_in_worker = is_in_worker
         tell = None if get_recorder() is None else record_ends
         self._sweeper = Sweeper(client.database, build_sweep_policy(settings), build_pricing(settings), tell=tell)
         self._executions = Executions(client.database)
@@ -180,7 +189,7 @@ class _Sweeping:
             try:
                 depths = self._client.publisher.depths()
                 began = time.monotonic()
-                swept = self._sweeper.sweep(depths)
+                swept = None if self._is_in_worker else self._sweeper.sweep(depths)
                 self._repair_executions(depths)
             except UnavailableError as error:
                 database_outage.note_failure(doing="sweep", error=str(error))

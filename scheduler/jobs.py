@@ -231,9 +231,8 @@ def _parse_schedule(request: JobRequest, spec: JobSpec | None, now: float) -> Sc
         ends_at=_parse_bound(request.ends_at, zone, kept.ends_at if kept else None),
         jitter_s=request.jitter_s if request.jitter_s is not None else (kept.jitter_s if kept else 0),
     )
-    if request.schedule is not None:
-        return parse_schedule(request.schedule, now=to_instant(now), options=options)
-    assert kept is not None
+    if kept is None or request.schedule is not None:
+        return parse_schedule(request.schedule or "", now=to_instant(now), options=options)
     changed = replace(
         kept, timezone=zone, starts_at=options.starts_at, ends_at=options.ends_at, jitter_s=options.jitter_s
     )

@@ -117,8 +117,8 @@ def does_wake_agent(stdout: str) -> bool:
 
 
 def is_agent_needed(script: ScriptResult | None) -> bool:
-    """Whether a run is needed: a script that succeeds without output, or closes the wake gate, spares it; a failing one
-    is reported on."""
+    """Return whether the job needs a run of an agent. It does not where its script succeeds without output, or ends
+    with ``{"wakeAgent": false}``; the failure of a script is for the agent to report."""
     if script is None or not script.is_success:
         return True
     return bool(script.stdout.strip()) and does_wake_agent(script.stdout)

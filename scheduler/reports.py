@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from hermes_worker.channels.narration import is_silence_narration
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.outbox.deliveries import DeliveryClaim
-from hermes_worker.store.runs.views import RunView, Views
+from hermes_worker.store.runs.views import Views
 from scheduler.jobtext import OutputDocument, make_output_path, render_output
 from scheduler.silence import JobLabel, JobOutcome, is_empty, render_delivery, summarize_failure
 

@@ -74,6 +74,7 @@ from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.store.tool_sources import ToolSources
 from scheduler import policy
 from scheduler.definition import InvalidJob, JobSpec, check_prompt
+from scheduler.grammar import load_zone
 from scheduler.jobs import build_place, build_state, to_instant
 from scheduler.jobtext import (
     CollectedTexts,
@@ -268,7 +269,8 @@ def decide_tick(due: DueJob, settings: Settings, gathered: Gathered = NOTHING_GA
         try:
             pinned = pin_model(spec, settings)
             if not spec.is_collected:
-                run = replace(_build_run(due, pinned, settings, CollectedTexts(), gathered), is_held=start.waits)
+                made = _build_run(due, pinned, start.slot, settings, CollectedTexts(), gathered)
+                run = replace(made, is_held=start.waits)
         except (HermesError, ConfigurationError) as error:
             start = None
             decision = policy.fail_start(state, decision, str(error))
@@ -339,27 +341,20 @@ def _compute_used_today(asked: _JobFacts, spec: JobSpec, now: datetime) -> polic
 
 
 def _build_run(
-    asked: _JobFacts, spec: JobSpec, settings: Settings, collected: CollectedTexts, gathered: Gathered
+    asked: _JobFacts,
+    spec: JobSpec,
+    slot: datetime,
+    settings: Settings,
+    collected: CollectedTexts,
+    gathered: Gathered,
 ) -> NewRun:
     """Build the run of a slot. Raises ``InvalidJob`` or ``InvalidSubmission`` for a job that must not or cannot run."""
-    check_prompt(spec.prompt)
-    earlier = [(job_id, asked.load_latest_answer(job_id)) for job_id in spec.context_from]
-    parts = JobPromptParts(
-        prompt=spec.prompt,
-        skills=collected.skills,
-        missing_skills=collected.missing_skills,
-        context=tuple(EarlierResponse(job_id=job_id, text=text) for job_id, text in earlier if text),
-        script=collected.script,
-    )
-    scanned = scan_assembled_prompt(assemble_prompt(parts))
-    if scanned.removed:
-        log.warning("job.prompt_cleaned", job_id=asked.row.job_id, removed=list(scanned.removed))
-    if scanned.finding is not None:
-        raise InvalidJob(scanned.finding.message)
+    text = _assemble_input(asked, spec, collected)
     now = to_instant(asked.now)
     limits = _compute_limits(asked, spec, now)
     submission = Submission(
-        input=scanned.text,
+        input=text,
+        about=f"{asked.row.name}, {slot.astimezone(load_zone(spec.timezone)):%Y-%m-%d %H:%M %Z}",
         # The microseconds keep two runs of one second apart: by hand, or after a catch-up.
         session_id=f"{make_session_id(asked.row.job_id, now)}_{now.microsecond:06d}",
         model=spec.model,
@@ -394,6 +389,25 @@ def _build_run(
         sourced=gathered.sourced,
         skills=skills,
     )
+
+
+def _assemble_input(asked: _JobFacts, spec: JobSpec, collected: CollectedTexts) -> str:
+    """Assemble the input of a job's run. Raises ``InvalidJob`` for a prompt that must not run."""
+    check_prompt(spec.prompt)
+    earlier = [(job_id, asked.load_latest_answer(job_id)) for job_id in spec.context_from]
+    parts = JobPromptParts(
+        prompt=spec.prompt,
+        skills=collected.skills,
+        missing_skills=collected.missing_skills,
+        context=tuple(EarlierResponse(job_id=job_id, text=text) for job_id, text in earlier if text),
+        script=collected.script,
+    )
+    scanned = scan_assembled_prompt(assemble_prompt(parts))
+    if scanned.removed:
+        log.warning("job.prompt_cleaned", job_id=asked.row.job_id, removed=list(scanned.removed))
+    if scanned.finding is not None:
+        raise InvalidJob(scanned.finding.message)
+    return scanned.text
 
 
 def _compute_limits(asked: _JobFacts, spec: JobSpec, now: datetime) -> policy.DailyBudget:
@@ -462,7 +476,7 @@ def decide_follow_up(collected: Collected, settings: Settings, gathered: Gathere
         build_state(collected.row, spec, collected.now)
     except _UNREADABLE as error:
         after = _build_after_broken(collected.row, error)
-        return Followup(remark=after.error, after=after)
+        return Followup(then=after, remark=after.error)
     if collected.state is ExecutionState.UNKNOWN:
         return _end_unknown(collected, spec)
     try:
@@ -475,7 +489,11 @@ def decide_follow_up(collected: Collected, settings: Settings, gathered: Gathere
             return _end_firing(
                 collected, spec, policy.RunVerdict.OK, remark="the script found nothing for the agent to do"
             )
-        return Followup(run=_build_run(collected, spec, gathered.choose_settings(settings), texts, gathered))
+        return Followup(
+            then=_build_run(
+                collected, spec, to_instant(collected.slot), gathered.choose_settings(settings), texts, gathered
+            )
+        )
     except _UNREADABLE as error:
         return _end_firing(
             collected,
@@ -521,7 +539,7 @@ def _end_firing(
     )
     # The document of a script is kept by the worker that ran it.
     targets = spec.targets if verdict is not policy.RunVerdict.OK else [t for t in spec.targets if t != "local"]
-    return Followup(remark=remark, after=after, body=body, targets=targets)
+    return Followup(then=after, remark=remark, body=body, targets=targets)
 
 
 # --- what ended ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -349,50 +350,96 @@ def build_message(hint: Hint) -> tuple[TaskName, QueueName, list[Any]]:
 
 
 class HintPublisher:
-    """Sends hints. Thread-safe."""
+    """Sends hints. Thread-safe.
+
+    Theory of operation. A command to the broker costs a thread more than the message that it carries, so threads that
+    send at the same time share one. The first one sends, and whoever comes meanwhile leaves its messages with it:
+
+        thread A   send ──► pushes a ─────────────► pushes b, c ──► nothing is left: returns
+        thread B        send: leaves b, returns
+        thread C                 send: leaves c, returns
+
+    No thread waits for another, and one that is alone pushes at once. A, whose task counts as in flight until it
+    returns, returns when everything is pushed, so a drain never sees an idle process that still has hints.
+    """
 
     def __init__(self, client: redis.Redis, *, traceparent: Callable[[str], str | None] | None = None) -> None:
         """``traceparent`` gives the header of messages for a run, if its process records traces."""
         self._client = client
         self._of_run = traceparent
+        self._lock = threading.Lock()
+        self._is_pushing = False
+        self._waiting: list[tuple[QueueName, str]] = []
 
     def send(self, hints: Sequence[Hint]) -> int:
-        """Publish, best effort; returns how many were handed to the broker. Never raises for a broker that is away."""
+        """Publish, best effort; returns how many were handed to the broker, or to a thread that is just publishing.
+        Never raises for a broker that is away."""
         if not hints:
             return 0
-        try:
-            if len(hints) == 1:
-                name, queue, arguments = build_message(hints[0])
-                label, parent = format_effect_label(hints[0].effect), self._traceparent(hints[0])
-                self._client.lpush(
-                    _queue_key(queue), render_envelope(name, queue, arguments, label, traceparent=parent)
-                )
-            else:
-                self._send_many(hints)
-        except (redis.RedisError, OSError) as error:
-            count("hint.failed", len(hints))
-            log_broker_failure("send", error, hints=len(hints))
-            return 0
-        broker_outage.note_success()
-        count("hint.sent", len(hints))
-        return len(hints)
+        messages = self._render(hints)
+        with self._lock:
+            self._waiting += messages
+            if self._is_pushing:
+                return len(hints)
+            self._is_pushing = True
+        is_sent = self._push(self._take_waiting())
+        while batch := self._take_waiting():
+            self._push(batch)
+        return len(hints) if is_sent else 0
 
-    def _send_many(self, hints: Sequence[Hint]) -> None:
-        """One round trip for the lot. The calls of one run, and the children of one call, are a Celery
-        group: they share a group id."""
+    def _take_waiting(self) -> list[tuple[QueueName, str]]:
+        """Take what is to be pushed; when there is nothing, the thread stops pushing."""
+        with self._lock:
+            batch, self._waiting = self._waiting, []
+            self._is_pushing = bool(batch)
+            return batch
+
+    def _push(self, batch: Sequence[tuple[QueueName, str]]) -> bool:
+        """Push messages in one round trip; return whether the broker took them."""
         by_queue: dict[QueueName, list[str]] = {}
+        for queue, message in batch:
+            by_queue.setdefault(queue, []).append(message)
+        commands = [
+            (_queue_key(queue), messages[start : start + _BATCH])
+            for queue, messages in by_queue.items()
+            for start in range(0, len(messages), _BATCH)
+        ]
+        try:
+            if len(commands) == 1:
+                self._client.lpush(commands[0][0], *commands[0][1])
+            else:
+                pipe = self._client.pipeline(transaction=False)
+                for key, messages in commands:
+                    pipe.lpush(key, *messages)
+                pipe.execute()
+        except (redis.RedisError, OSError) as error:
+            with self._lock:  # each further try may take as long as this one, and all would keep this thread
+                lost, self._waiting = len(batch) + len(self._waiting), []
+            count("hint.failed", lost)
+            log_broker_failure("send", error, hints=lost)
+            return False
+        except BaseException:
+            with self._lock:
+                self._is_pushing = False  # the next thread that sends pushes what came meanwhile
+            raise
+        broker_outage.note_success()
+        count("hint.sent", len(batch))
+        return True
+
+    def _render(self, hints: Sequence[Hint]) -> list[tuple[QueueName, str]]:
+        """The messages for ``hints``. The calls of one run, and the children of one call, are a Celery group: they
+        share a group id."""
         groups: dict[str, str] = {}
+        messages = []
         for hint in hints:
             name, queue, arguments = build_message(hint)
-            group_id = groups.setdefault(hint.group or hint.effect.run_id, str(uuid.uuid4()))
+            group_id = None
+            if len(hints) > 1:
+                group_id = groups.setdefault(hint.group or hint.effect.run_id, str(uuid.uuid4()))
             label, parent = format_effect_label(hint.effect), self._traceparent(hint)
             message = render_envelope(name, queue, arguments, label, group_id=group_id, traceparent=parent)
-            by_queue.setdefault(queue, []).append(message)
-        pipe = self._client.pipeline(transaction=False)
-        for queue, messages in by_queue.items():
-            for start in range(0, len(messages), _BATCH):
-                pipe.lpush(_queue_key(queue), *messages[start : start + _BATCH])
-        pipe.execute()
+            messages.append((queue, message))
+        return messages
 
     def _traceparent(self, hint: Hint) -> str | None:
         if self._of_run is None or isinstance(hint.effect, _OF_NO_RUN):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -92,12 +91,6 @@ def require_confinement(sandbox: Sandbox) -> None:
     if standing.name != "bubblewrap":
         why = "; ".join(standing.reasons) or "commands are confined otherwise"
         raise NoBrowserHere(f"a browser is confined by bubblewrap or not started, and {why}")
-
-
-def explain_missing_extra() -> str | None:
-    """The sentence that says what to install for hosts and tools; ``None`` when it is there."""
-    lacking = [name for name in ("playwright", "websockets") if find_spec(name) is None]
-    return f"{' and '.join(lacking)} is missing: pip install 'hermes-worker[browser]'" if lacking else None
 
 
 class Chromium:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -24,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hermes_worker.agent.tools.base import Cancellation
 from hermes_worker.agent.tools.interruptible import ToolInterrupted
-from hermes_worker.browser.chromium import explain_missing_extra
 from hermes_worker.browser.relay import may_show
 from hermes_worker.core.page_snapshots import PageSnapshot, mask_secrets, shorten_snapshot
+from hermes_worker.extension import explain_missing_extra
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.observe import log
 from hermes_worker.store.resources import (
@@ -38,6 +36,7 @@ from hermes_worker.store.resources import (
     ResourceUse,
     ResourceView,
 )
+from hermes_worker.system.background_loop import BackgroundLoop
 from hermes_worker.workspaces.base import HostLost
 from hermes_worker.workspaces.sandbox.network import Network, NetworkRules, RunOrigin, decide_access
 
@@ -195,7 +194,7 @@ class SessionBrowsers:
         """Raises ``BrowserFailed`` for a run whose commands have no network, and where the extra is missing."""
         if decide_access(self._rules, origin).network is Network.NONE:
             raise BrowserFailed("runs from there have no network, so they have no browser")
-        if (lacking := explain_missing_extra()) is not None:
+        if (lacking := explain_missing_extra("browser")) is not None:
             raise BrowserFailed(f"this worker cannot use browsers: {lacking}")
 
     def run_action(self, session_id: str, action: Action[_T], cancelled: Cancellation, *, opens: bool = False) -> _T:
@@ -360,39 +359,22 @@ class _BrowserDriver:
     """The library's own process, and the thread that speaks to it; begun with the first call, and again if it died."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._playwright: Playwright | None = None
-        self._is_registered = False
+        self._loop = BackgroundLoop("browser-driver", self._forget_playwright)
 
     def run(self, work: Awaitable[_T], cancelled: Cancellation) -> _T:
         """Run ``work`` on the driver's thread and return its result. Raises ``ToolInterrupted`` when the call is
         cancelled; what the page does then is not waited for.
         """
-
-        async def begin() -> _T:
-            return await work
-
-        future = asyncio.run_coroutine_threadsafe(begin(), self._ensure_loop())
+        future = self._loop.submit(work)
         while not future.done():
             if cancelled.wait(0.05) and not future.done():
                 future.cancel()
                 raise ToolInterrupted("the call was interrupted; what the page did is not known")
         return future.result()
 
-    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="browser-driver", daemon=True).start()
-                if not self._is_registered:
-                    os.register_at_fork(after_in_child=self._forget_in_child)
-                    self._is_registered = True
-            return self._loop
-
-    def _forget_in_child(self) -> None:
-        self._lock = threading.Lock()
-        self._loop = self._playwright = None
+    def _forget_playwright(self) -> None:
+        self._playwright = None
 
     @asynccontextmanager
     async def connect(self, use: ResourceUse) -> AsyncIterator[BrowserContext]:

@@ -73,7 +73,7 @@ class Adapter:
 
     @property
     def is_exchange(self) -> bool:
-        """Whether it is spoken over HTTP; otherwise use ``say``."""
+        """Whether the platform is reached over HTTP; otherwise use ``say``."""
         return self.sending.is_exchange
 
     def say(self, part: Part, target: Target, credentials: Any) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,11 @@ def build_dispatcher(settings: Settings) -> Dispatcher:
     )
 
 
-def build_file_outbox(settings: Settings, workspace: str) -> FileOutbox:
-    """The files that an answer of a run in ``workspace`` may take along."""
+def build_file_outbox(
+    settings: Settings, workspace: str, fetch_files: Callable[[str], None] = lambda workspace: None
+) -> FileOutbox:
+    """The files that an answer of a run in ``workspace`` may take along. ``fetch_files`` brings those that are kept
+    elsewhere to this machine, and raises nothing."""
     from hermes_worker.channels.files import FileOutbox
     from hermes_worker.channels.media import list_denied_prefixes
     from hermes_worker.workspaces.ref import WorkspaceRef
@@ -54,6 +58,7 @@ def build_file_outbox(settings: Settings, workspace: str) -> FileOutbox:
         more_roots=settings.delivery.media_dirs,
         denied=list_denied_prefixes(str(Path.home()), str(settings.home)),
         is_strict=settings.delivery.media_strict,
+        fetch=partial(fetch_files, workspace),
     )
 
 

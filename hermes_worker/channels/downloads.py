@@ -72,8 +72,8 @@ class FileDownloader:
         return self.bytes_max * 4 // 3 + _PACKED_BYTES
 
     def fetch(self, account: str, media: MediaRef, into: BinaryIO) -> NoFile | None:
-        """Write the whole file to ``into``; ``None`` on success. Otherwise the bytes that were written are to be
-        dropped."""
+        """Download the whole file into ``into``. Returns ``None`` on success, else why there is no file; the caller
+        then drops the bytes that were written."""
         platform, _, name = account.partition(":")
         receiver = load_receivers().get(platform)
         if receiver is None or not receiver.receiving.gives_files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -47,11 +47,18 @@ class FileOutbox:
     denied: Sequence[str] = ()
     is_strict: bool = True
     """Whether outside the roots only files of the last ten minutes may leave."""
+    fetch: Callable[[], None] = lambda: None
+    """Brings the files of the workspace to this machine, where they are kept elsewhere. Raises nothing."""
 
     def extract(self, text: str, *, has_pictures: bool = False) -> ExtractedMedia:
-        return extract_media(text, lambda path: look_at(self._absolute(path)), has_pictures=has_pictures)
+        return extract_media(text, self._look, has_pictures=has_pictures)
+
+    def _look(self, path: str) -> FileFacts | None:
+        self.fetch()
+        return look_at(self._absolute(path))
 
     def judge(self, path: str) -> MediaFile | MediaRefusal:
+        self.fetch()
         policy = MediaPolicy(
             allowed_roots=tuple(os.path.realpath(root) for root in (self.root, *self.more_roots)),
             denied_prefixes=tuple(os.path.realpath(place) for place in self.denied),

@@ -2,7 +2,8 @@
 
 Ours is the scheme V2: the hex HMAC-SHA256 of ``<timestamp>.<body>`` under the shared secret, in
 ``X-Webhook-Signature-V2``, with the Unix time in ``X-Webhook-Timestamp``. The timestamp is signed, so a recorded
-request stops working after five minutes.
+request stops working after five minutes. A message with an id is signed by Standard Webhooks as well
+(standardwebhooks.com, specification 1.0), for which every language has a verifier.
 
 The headers of an incoming request decide its scheme, in a fixed order, and only that scheme is verified: a request with
 a bad svix signature does not pass because it also carries a good one of another scheme.
@@ -30,6 +31,7 @@ class Scheme(StrEnum):
     """How an incoming request is signed."""
 
     SVIX = "svix"
+    """Standard Webhooks, under its own names or under those of svix."""
     GITHUB = "github"
     GITLAB = "gitlab"
     V2 = "v2"
@@ -49,12 +51,18 @@ class Verification:
     where nothing of the request is signed."""
 
 
-def sign(body: bytes, secret: str, at: datetime) -> dict[str, str]:
-    """Make the headers that sign ``body``. Raises ``ValueError`` for an empty secret, which would prove nothing."""
+def sign(body: bytes, secret: str, at: datetime, *, message_id: str = "") -> dict[str, str]:
+    """Make the headers that sign ``body``. A message with an id is signed by Standard Webhooks too. Raises
+    ``ValueError`` for an empty secret, which would prove nothing."""
     if not secret:
         raise ValueError("a webhook cannot be signed with an empty secret")
     timestamp = str(int(at.timestamp()))
-    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: _hex_hmac(secret, timestamp.encode() + b"." + body)}
+    headers = {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: _hex_hmac(secret, timestamp.encode() + b"." + body)}
+    keys = _list_keys(secret)
+    if not message_id or not keys:
+        return headers
+    given = " ".join(f"v1,{_sign_message(key, message_id, timestamp, body)}" for key in keys)
+    return {**headers, "webhook-id": message_id, "webhook-timestamp": timestamp, "webhook-signature": given}
 
 
 def sign_button(secret: str, chat: str, thread: str, value: str) -> str:
@@ -72,7 +80,9 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) 
         return Verification(is_valid=False, scheme=None, reason="no secret is configured")
     lowered = {name.lower(): value.strip() for name, value in headers.items()}
     if any(name in lowered for name in ("svix-id", "svix-timestamp", "svix-signature")):
-        return _verify_svix(lowered, body, secret, now)
+        return _verify_message(lowered, "svix", body, secret, now)
+    if "webhook-signature" in lowered:  # its id alone is sent by others, too
+        return _verify_message(lowered, "webhook", body, secret, now)
     if "x-hub-signature-256" in lowered:
         expected = _hex_hmac(secret, body)
         is_valid = _is_same(lowered["x-hub-signature-256"], f"sha256={expected}")
@@ -95,33 +105,42 @@ def _verify_v2(headers: Mapping[str, str], body: bytes, secret: str, now: dateti
     return _verdict(Scheme.V2, _is_same(headers[SIGNATURE_HEADER.lower()], expected), expected)
 
 
-def _verify_svix(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
-    """Verify as docs.svix.com describes ("Verifying webhooks manually"): base64 of the HMAC over ``id.timestamp.body``;
-    the header holds several ``v1,<signature>`` while a secret is being rotated."""
-    identifier, timestamp = headers.get("svix-id", ""), headers.get("svix-timestamp", "")
+def _verify_message(headers: Mapping[str, str], names: str, body: bytes, secret: str, now: datetime) -> Verification:
+    """Verify a message of Standard Webhooks whose headers begin with ``names``. The header holds several
+    ``v1,<signature>`` while a secret is being rotated."""
+    identifier, timestamp = headers.get(f"{names}-id", ""), headers.get(f"{names}-timestamp", "")
     if not identifier or not _is_fresh(timestamp, now):
         return Verification(is_valid=False, scheme=Scheme.SVIX, reason=_STALE)
-    key = _svix_key(secret)
-    if not key:
+    keys = _list_keys(secret)
+    if not keys:
         reason = "the secret begins with 'whsec_' but is not base64"
         return Verification(is_valid=False, scheme=Scheme.SVIX, reason=reason)
+    given = [part.partition(",") for part in headers.get(f"{names}-signature", "").split()]
+    signatures = [signature for version, _, signature in given if version == "v1"]
+    expected = [_sign_message(key, identifier, timestamp, body) for key in keys]
+    matches = [_is_same(signature, one) for signature in signatures for one in expected]
+    return _verdict(Scheme.SVIX, any(matches), expected[0])
+
+
+def _sign_message(key: bytes, identifier: str, timestamp: str, body: bytes) -> str:
     signed = b".".join((identifier.encode("utf-8", "replace"), timestamp.encode(), body))
-    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-    given = [part.partition(",") for part in headers.get("svix-signature", "").split()]
-    matches = [_is_same(signature, expected) for version, _, signature in given if version == "v1"]
-    return _verdict(Scheme.SVIX, any(matches), expected)
+    return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
-def _svix_key(secret: str) -> bytes:
+def _list_keys(secret: str) -> list[bytes]:
+    """List the keys that a secret may stand for: it is base64 behind ``whsec_``; without that it is the text itself,
+    and base64 for the official verifiers, where it is long enough to be meant."""
     encoded = secret.removeprefix("whsec_")
-    if encoded == secret:
-        return secret.encode()
+    plain = [secret.encode()] if encoded == secret else []
     try:
-        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+        decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
-        return b""
+        return plain
+    return [*plain, decoded] if decoded and (not plain or len(decoded) >= _KEY_BYTES_MIN) else plain
 
 
+_KEY_BYTES_MIN = 24
+"""Standard Webhooks wants keys of 24 to 64 bytes."""
 _STALE = "the timestamp is missing or more than five minutes off"
 
 

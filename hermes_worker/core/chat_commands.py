@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, EVERY_CHAT
 from hermes_worker.core.inbound import is_meant
 from hermes_worker.core.messages import Role
+from hermes_worker.core.slash_commands import SLASH_COMMANDS
 from hermes_worker.core.sources import CHAT_SOURCE, GUEST_SOURCE
 
 
@@ -53,6 +54,7 @@ class ChatCommand(StrEnum):
     MODEL = "model"
     JOBS = "jobs"
     SETHOME = "sethome"
+    APPROVALS = "approvals"
     APPROVE = "approve"
     DENY = "deny"
 
@@ -63,6 +65,7 @@ _ORDER: Final = (ChatRole.OWNER, ChatRole.MEMBER, ChatRole.GUEST)
 """Roles from the most to the least powerful."""
 _LEAST: Final[Mapping[ChatCommand, ChatRole]] = MappingProxyType(
     {
+        ChatCommand.APPROVALS: ChatRole.MEMBER,
         ChatCommand.APPROVE: ChatRole.MEMBER,
         ChatCommand.DENY: ChatRole.MEMBER,
         ChatCommand.MODEL: ChatRole.MEMBER,
@@ -83,24 +86,7 @@ COMMAND_RULE: Final = (
 """A rule, as operators write it."""
 
 _HELP: Final[Mapping[ChatCommand, str]] = MappingProxyType(
-    {
-        ChatCommand.NEW: "/new – begin a new conversation",
-        ChatCommand.STOP: "/stop – stop what is being done",
-        ChatCommand.STATUS: "/status – what is being done",
-        ChatCommand.QUEUE: "/queue TEXT – say it after what is being done",
-        ChatCommand.STEER: "/steer TEXT – say it to what is being done",
-        ChatCommand.UNDO: "/undo – take back what was said last, and the answer to it",
-        ChatCommand.TITLE: "/title TEXT – call this conversation so; /title alone says what it is called",
-        ChatCommand.USAGE: "/usage – what this conversation has used",
-        ChatCommand.COMPRESS: "/compress FOCUS – summarise what was said, most of all this",
-        ChatCommand.MODEL: "/model NAME – ask this model from now on; /model alone says which ones there are",
-        ChatCommand.APPROVE: (
-            "/approve – allow what I asked about, once; /approve session or /approve always for longer"
-        ),
-        ChatCommand.DENY: "/deny REASON – do not allow it",
-        ChatCommand.JOBS: "/jobs – what is done by schedule, and when",
-        ChatCommand.SETHOME: "/sethome – send here what goes to this platform without naming a chat",
-    }
+    {ChatCommand(row.name): f"/{row.name} {row.chat_text}" for row in SLASH_COMMANDS if row.chat_text}
 )
 
 

@@ -10,7 +10,7 @@ of the tool. Only the transcript holds what the model wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -69,3 +69,11 @@ def unwrap_call(arguments: str) -> tuple[str, str] | None:
         return None
     given = said.get("arguments")
     return name, given if isinstance(given, str) else canonical_json({} if given is None else given)
+
+
+def find_written_arguments(function: Mapping[str, Any], name: str) -> str:
+    """Find the arguments that a model wrote for the tool ``name``, which it may have called through ``tool_call``.
+    ``function`` is that of a stored call, in chat-completions form."""
+    arguments = str(function["arguments"])
+    found = unwrap_call(arguments) if function["name"] == CALL != name else None
+    return arguments if found is None else found[1]

@@ -28,6 +28,7 @@ __all__ = [
     "NOT_OBSERVED",
     "Approve",
     "Block",
+    "HookCallState",
     "HookEvent",
     "HookKind",
     "InvalidHookAnswer",
@@ -43,6 +44,16 @@ __all__ = [
     "list_pending_calls",
     "parse_answer",
 ]
+
+
+class HookCallState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    """The hook raised, hung or cannot be called."""
+    LOST = "lost"
+    """Its workers vanished while it ran, as often as is allowed."""
 
 
 class HookKind(StrEnum):

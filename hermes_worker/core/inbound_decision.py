@@ -63,6 +63,7 @@ from hermes_worker.core.session_resets import (
     decide_reset,
     format_reset_notice,
 )
+from hermes_worker.core.slash_commands import find_nearest
 from hermes_worker.core.spec import FOCUS_CHARS_MAX
 from hermes_worker.core.titles import clean_title
 
@@ -567,7 +568,10 @@ def _answer(role: ChatRole, bound: BoundAnswer) -> InboundDecision:
 def _decide_command(event: Inbound, facts: InboundFacts, said: CommandSaid) -> InboundDecision:
     help_text = facts.access.format_help(_build_user(event, facts, said.role))
     if said.command is None:
-        return _reply(f"There is no such command.\n{help_text}")
+        usable = (each.value for each in ChatCommand if may_use(event, facts, said.role, each))
+        nearest = find_nearest(said.name, usable)
+        meant = f"; did you mean /{nearest}?" if nearest else "."
+        return _reply(f"There is no such command{meant}\n{help_text}")
     if not may_use(event, facts, said.role, said.command):
         return _reply(f"/{said.command.value} is not for you here.")
     match said.command:
@@ -585,6 +589,8 @@ def _decide_command(event: Inbound, facts: InboundFacts, said: CommandSaid) -> I
             return _decide_turn(event, facts, said.role, said.arguments, said.command.value)
         case ChatCommand.TITLE | ChatCommand.USAGE | ChatCommand.COMPRESS:
             return _decide_session_command(facts, said.command, said.arguments)
+        case ChatCommand.APPROVALS:
+            return _reply(_list_open_questions(facts))
         case ChatCommand.APPROVE | ChatCommand.DENY:
             answer = _build_possible_answer(event, facts, said.role, AnswerForm(said.command.value), said.arguments)
             return _decide_answer(said.role, answer, bind_answer(answer, facts.questions))
@@ -604,6 +610,11 @@ def _describe_status(facts: InboundFacts) -> str:
     if facts.run_at_work is not None:
         return f"Run {facts.run_at_work} is at work; {facts.waiting} more wait."
     return "What you sent has not begun: its files are on the way." if facts.waiting else "Nothing is being done here."
+
+
+def _list_open_questions(facts: InboundFacts) -> str:
+    lines = [f"{each.code}: {each.label}" for each in facts.questions if each.is_open]
+    return "\n".join(lines) or "Nothing waits for an answer here."
 
 
 def _decide_session_command(facts: InboundFacts, command: ChatCommand, arguments: str) -> InboundDecision:

@@ -140,7 +140,7 @@ def guess_type_of_content(start: bytes) -> str:
 
 
 def _is_text(start: bytes) -> bool:
-    """Whether it is UTF-8; the last character may be cut."""
+    """Return whether the bytes are UTF-8; the last character may be cut."""
     if b"\0" in start:
         return False
     try:

@@ -126,6 +126,8 @@ class ModelRequest:
     """Canonical JSON of each row, system row first."""
     tools: Sequence[str] = ()
     """Canonical JSON of each chat-completions tool definition; empty for a tool-less call."""
+    forced_tools: Sequence[str] = ()
+    """Names among ``tools``, one of which the reply has to call; empty where the model is free."""
     output_tokens_max: int | None = None
     session_id: str = ""
     """Stable per conversation; a wire may use it as a prompt-cache key."""

@@ -7,7 +7,7 @@ or a part of it is not known the cost is *unknown*, never zero, so that a budget
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
@@ -32,6 +32,23 @@ class CostStatus(StrEnum):
     KNOWN = "known"
     """The amount that the provider says it billed."""
     UNKNOWN = "unknown"
+
+
+NO_PRICE = "no price known"
+
+
+def format_usd(usd: Decimal | float) -> str:
+    """Write an amount for people as every surface does: a small one with four decimals, others with two."""
+    is_small = usd != 0 and -1 < usd < 1
+    return f"${usd:,.{4 if is_small else 2}f}"
+
+
+def format_cost(usd: Decimal | float | None, status: CostStatus | None = None) -> str:
+    """Write a cost for people. ``usd`` is ``None`` where nothing was billed yet; with the status ``unknown`` it is a
+    lower bound, and 0 where no part of the cost is known."""
+    if status is CostStatus.UNKNOWN:
+        return f"at least {format_usd(usd)}" if usd else NO_PRICE
+    return "-" if usd is None else format_usd(usd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +213,13 @@ def find_price(provider: str, model: str) -> Price | None:
     name = provider.strip().lower() or (vendor if vendor in ("anthropic", "openai", "google") else "")
     rows = _PRICES.get(name, {})
     return rows.get(bare) or rows.get(_normalize_model(bare))
+
+
+def list_prices() -> Iterator[tuple[str, str, Price]]:
+    """Iterate over the price list: a provider, a model, and its price."""
+    for provider, rows in _PRICES.items():
+        for model, price in rows.items():
+            yield provider, model, price
 
 
 def _normalize_model(model: str) -> str:

@@ -130,6 +130,11 @@ def format_named_holder(name: str, key_id: str) -> str:
     return _format_principal("api", f"{name}/{key_id}")
 
 
+def format_program(name: str) -> str:
+    """The principal of a program that submits runs in its own transactions (``services.embedding``)."""
+    return _format_principal("app", name)
+
+
 def _format_principal(source: str, name: str) -> str:
     kept = "".join(char for char in name if char.isprintable())
     return f"{source}:{kept}"[:NAME_CHARS_MAX]

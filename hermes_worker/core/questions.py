@@ -30,6 +30,16 @@ class Question:
     """Seconds until the question counts as refused, or as not answered; ``None`` for never."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedCall:
+    """What is said about calls of a tool that a person must allow one by one."""
+
+    remark: str
+    """What a call does, for the person who is asked."""
+    refusal: str
+    """The reason that the model gets where nobody can be asked."""
+
+
 class RefusedBy(StrEnum):
     """The cause of a refusal."""
 

@@ -63,6 +63,8 @@ class RecoveryState:
     """The model's context window as its provider reported it in this turn; 0 when it did not."""
     weight_percent: int = 0
     """The provider's count of the newest long request, in per cent of our estimate; 0 when there is none."""
+    forced_tools: tuple[str, ...] = ()
+    """The client's tools, one of which has to be called before anything is answered; empty where the model is free."""
     context: str = ""
     """Text that hooks add to the requests of the turn, until its first reply is stored, which holds it from then on."""
 
@@ -87,6 +89,7 @@ def dump_recovery_state(memory: RecoveryState) -> str | None:
         "unsummarised": memory.unsummarised,
         "window": memory.window,
         "weight_percent": memory.weight_percent,
+        "forced_tools": list(memory.forced_tools),
         "context": memory.context,
     }
     return canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
@@ -117,6 +120,7 @@ def parse_recovery_state(document: str | None) -> RecoveryState:
         unsummarised=_parse_count(read, "unsummarised"),
         window=_parse_count(read, "window"),
         weight_percent=_parse_count(read, "weight_percent"),
+        forced_tools=tuple(map(str, read.get("forced_tools", ()))),
         context=read_text(read.get("context")),
     )
 

@@ -51,6 +51,8 @@ class RunStatus(StrEnum):
 
 
 TERMINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.EXPIRED})
+OPEN_STATUSES = tuple(status for status in RunStatus if not status.is_terminal)
+"""The statuses of runs that have not ended."""
 PARKED = frozenset(
     {
         RunStatus.WAITING_FOR_APPROVAL,
@@ -111,6 +113,21 @@ CALL_TRANSITIONS: Mapping[CallStatus, frozenset[CallStatus]] = {
 }
 """A running call goes back to pending only when its claim was lost or handed back, or when a model has to answer it or
 has answered; a waiting one when it may run."""
+
+
+class RunKind(StrEnum):
+    """What made a run begin."""
+
+    REQUEST = "request"
+    """A person or a program asked for it."""
+    JOB = "job"
+    """A slot of a job came due."""
+    CHILD = "child"
+    """Another run delegated it."""
+    FOLLOW_UP = "follow_up"
+    """A background answer, or a report of a process, goes on with its conversation."""
+    REVIEW = "review"
+    """It looks back at a conversation for what to remember."""
 
 
 class WaitKind(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.messages import canonical_json
@@ -45,12 +46,53 @@ class RunRequest:
     """Words to find the run by."""
     output_schema: Mapping[str, Any] | None = None
     """JSON Schema that the answer has to fit (``agent.output``)."""
+    forced_tools: Sequence[str] = ()
+    """Tools of the client, one of which the model has to call before it answers; empty where it is free."""
     compress: str | None = None
     """The conversation is to be summarised, with special attention to this text, and nothing answered; empty for no
     topic, ``None`` for an ordinary run."""
+    about: str | None = None
+    """What people are told that it is about, where its input does not begin with that: the job and the slot, or the
+    request whose background answer began it."""
     files: str | None = None
     """Its message came with files, which are fetched before it begins: ``seen``, or ``kept`` when they are put into the
     workspace as well; ``None`` for no files."""
+
+
+class Multitask(StrEnum):
+    """The treatment of input for a session that has a run at work."""
+
+    QUEUE = "queue"
+    INTERRUPT = "interrupt"
+    """Stop the run at work; the new one is next, before others that wait."""
+    STEER = "steer"
+    """Say the text to the run at work and make no new run. Queued when that is impossible."""
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTerms:
+    """Where and when a run is to begin, and how often its request may come. Not stored with its description."""
+
+    __slots__ = ()  # its heirs have the slots: of two parents with slots nothing can inherit
+
+    session_id: str | None = None
+    """Continue the conversation that has this id, or that its source calls so, or start it under this name; ``None``
+    starts a new one."""
+    after: str | None = None
+    """Accept the run only if this is the newest of the session; an empty text: only if there is no such session yet."""
+    multitask: Multitask = Multitask.QUEUE
+    """What to do when the session has an active run. A postponed run waits in any case."""
+    not_before: float | None = None
+    """Epoch seconds before which the run does not begin; a time in the past is ignored."""
+    delay_s: float | None = None
+    """Seconds from now before which the run does not begin, by the database's clock and not by the caller's."""
+    deadline: float | None = None
+    """Epoch seconds at which the run expires, whatever it is doing; ``wall_s_max`` may end it before."""
+    idempotency_key: str | None = None
+    """The same key with the same request gives the same run, however often it is submitted."""
+    proof: str | None = None
+    """The signature that let the request in: it is accepted once, under whichever key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +135,7 @@ class RunSpec(RunRequest):
         return parse_source_kind(self.source)
 
     def to_json(self) -> str:
-        return canonical_json({name: getattr(self, name) for name in _STORED})
+        return canonical_json({name: getattr(self, name) for name in SPECIFIED})
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:
@@ -101,12 +143,39 @@ class RunSpec(RunRequest):
         document = json.loads(text)
         if not isinstance(document, dict):
             raise ValueError("a run's spec must be a JSON object")
-        known = {name: document[name] for name in _STORED if name in document}
+        known = {name: document[name] for name in SPECIFIED if name in document}
         try:
             return cls(**known)
         except TypeError as error:
             raise ValueError(f"a run's spec is incomplete: {error}") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeganWith:
+    """The versions that a run began with; ``None`` for what was not recorded yet when it was submitted."""
+
+    program: str | None
+    """The version of the program that accepted the run, such as ``0.2.0``."""
+    configuration: str | None
+    """The hash of the settings that it was accepted under (``settings.configuration_id``)."""
+    prompt: str
+    """SHA-256 of the system prompt, which a session has from its first run and keeps."""
+    layers: Mapping[str, str]
+    """``RunSpec.layers``; ``overrides`` and ``overridden_by`` are the fields of that name too."""
+    overrides: Mapping[str, str]
+    overridden_by: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNotes:
+    """The notes of a caller on a run, and which run it repeats."""
+
+    tags: Sequence[str]
+    metadata: Mapping[str, str]
+    retry_of: str | None
+    began_with: BeganWith
+
+
+TERMS = tuple(each.name for each in fields(RunTerms))
 REQUESTED = tuple(each.name for each in fields(RunRequest))
-_STORED = tuple(each.name for each in fields(RunSpec))
+SPECIFIED = frozenset(each.name for each in fields(RunSpec))

@@ -1,4 +1,4 @@
-"""Texts for a model about an answer that has to fit a JSON Schema."""
+"""Texts for a model about an answer that has to fit a JSON Schema, or to be the call of a tool."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def build_correction(problems: Sequence[str]) -> str:
         "Your answer does not fit the JSON Schema that was asked for:\n"
         f"{told}\nGive the whole answer again, as one JSON value that fits it, and write nothing else."
     )
+
+
+def build_call_demand(tools: Sequence[str]) -> str:
+    """The text that sends back an answer where one of these tools has to be called."""
+    return f"Do not answer in text. Call {' or '.join(tools)}: the answer is taken from the arguments of the call."

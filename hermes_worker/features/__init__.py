@@ -11,6 +11,7 @@ A module's last word says its floor, so a folder reads from the top down::
     build    its parts, made from the settings                  as tasks
     service  what routes and other entries share                as services
     schema   its resources, for API, client and commands        as client
+    operations  its part of the client: requests and answers    as client
     routes   its part of the HTTP API                           as api
     backend  what its commands ask the API                      as cli
     verbs    its commands                                       as cli
@@ -18,7 +19,7 @@ A module's last word says its floor, so a folder reads from the top down::
 
 ``features/memory/review_rules.py`` is pure, as ``features/memory/rules.py`` is. A feature's ``__init__`` holds its
 ``EXTENSION``, the one declaration of what it brings. A feature imports the kernel and no other feature, and the kernel
-names no feature; the imports that do not keep to this yet are listed in tests/rooms.toml.
+names no feature: the composition roots that tests/rooms.toml lists put both together.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hermes_worker.features.configurations:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.deliveries:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.encryption:EXTENSION": ("routers", "commands"),
+        "hermes_worker.features.forks:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.mcp_servers:EXTENSION": ("routers", "commands", "upkeep"),
-        "hermes_worker.features.memory:EXTENSION": ("tools", "routers", "commands"),
+        "hermes_worker.features.memory:EXTENSION": ("tools", "routers", "commands", "prompt_blocks"),
+        "hermes_worker.features.object_storage:EXTENSION": ("workspaces", "upkeep"),
         "hermes_worker.features.provider_keys:EXTENSION": ("routers", "commands", "upkeep"),
         "hermes_worker.features.retention:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.skills:EXTENSION": ("tools", "routers", "commands", "upkeep"),

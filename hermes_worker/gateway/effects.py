@@ -82,7 +82,7 @@ class InboundRefused(Exception):
 class _Writing:
     """A decision while it is written."""
 
-    arrival: ReceivedEvent
+    received: ReceivedEvent
     decision: InboundDecision
     outcome: str
     run_id: str | None
@@ -103,7 +103,7 @@ class _Writing:
     @property
     def chat(self) -> tuple[str, str]:
         """The account, and the name of the counter of the chat's sessions."""
-        return self.arrival.account, name_session_counter(self.arrival.origin, is_guest=self.is_guest)
+        return self.received.account, name_session_counter(self.received.origin, is_guest=self.is_guest)
 
 
 class EffectWriter:
@@ -116,13 +116,13 @@ class EffectWriter:
         self._files = files
         self._known = KnownChats(client.database, tenant)
 
-    def write(self, arrival: ReceivedEvent, decision: InboundDecision) -> str:
+    def write(self, received: ReceivedEvent, decision: InboundDecision) -> str:
         """Write an event's row and the effects of a decision about it. Returns the outcome. Raises ``EventKnown``,
         ``InboundRefused``, ``LeaseLost``, ``UnavailableError``."""
         if decision.outcome is None:
             raise EventKnown
-        self._known.record_name(arrival.account, arrival.event.chat.id, decision.chat_name)
-        writing = _Writing(arrival=arrival, decision=decision, outcome=decision.outcome, run_id=decision.run_id)
+        self._known.record_name(received.account, received.event.chat.id, decision.chat_name)
+        writing = _Writing(received=received, decision=decision, outcome=decision.outcome, run_id=decision.run_id)
         start = next((each for each in decision.effects if isinstance(each, StartChatRun)), None)
         if start is not None:
             announce(self._client, self._accept(writing, start))
@@ -136,14 +136,14 @@ class EffectWriter:
 
     def _accept(self, writing: _Writing, start: StartChatRun) -> Created:
         """Make a run, and write the event in the same transaction."""
-        arrival = writing.arrival
-        submission = build_submission(self._client.settings, arrival, writing.decision.role, start)
+        received = writing.received
+        submission = build_submission(self._client.settings, received, writing.decision.role, start)
         try:
             return accept(self._client, submission, partial(self._write_beside_run, writing))
         except SessionBusy:
             raise InboundRefused(ConflictKind.QUEUE_FULL, start) from None
         except LimitReached as error:
-            log.warning("inbound.limited", account=arrival.account, reason=str(error))
+            log.warning("inbound.limited", account=received.account, reason=str(error))
             raise InboundRefused(ConflictKind.LIMIT_REACHED, start) from None
         except InvalidSubmission as error:
             raise InboundRefused(ConflictKind.INVALID, start, error) from None
@@ -155,19 +155,19 @@ class EffectWriter:
         self._write_all(connection, writing)
 
     def _write_all(self, connection: Connection, writing: _Writing) -> None:
-        row, first = writing.arrival.row, (writing.outcome, writing.run_id)
+        row, first = writing.received.row, (writing.outcome, writing.run_id)
         self._rows.insert_event(connection, row, *first)
         for effect in writing.decision.effects:
             self._carry_out(connection, writing, effect)
         if (writing.outcome, writing.run_id) != first:
             self._rows.set_outcome(connection, row, writing.outcome, writing.run_id)
         if writing.reply is not None:
-            writing.hints += self._send(connection, writing.arrival, writing.reply)
+            writing.hints += self._send(connection, writing.received, writing.reply)
 
-    def _send(self, connection: Connection, arrival: ReceivedEvent, text: str) -> list[Hint]:
-        if arrival.target is None:
+    def _send(self, connection: Connection, received: ReceivedEvent, text: str) -> list[Hint]:
+        if received.target is None:
             return []
-        return enqueue_deliveries(connection, [arrival.target], body=text, tenant=self._tenant)
+        return enqueue_deliveries(connection, [received.target], body=text, tenant=self._tenant)
 
     def _stop_below(self, run_id: str, hints: list[Hint]) -> None:
         below = self._client.runs.stop_descendants(run_id)
@@ -206,14 +206,14 @@ class EffectWriter:
                 assert_never(effect)
 
     def _offer_code(self, connection: Connection, writing: _Writing, effect: OfferPairingCode) -> None:
-        code = self._rows.create_code(connection, writing.arrival.account, writing.arrival.event.sender.id)
+        code = self._rows.create_code(connection, writing.received.account, writing.received.event.sender.id)
         if code is None:
             writing.outcome = Silence.STRANGER.value
         else:
             writing.reply = format_code_offer(code, effect.display_name)
 
     def _stop(self, connection: Connection, writing: _Writing, effect: StopChatRun) -> None:
-        stopped = self._rows.stop(connection, writing.source, effect.session, writing.arrival.principal)
+        stopped = self._rows.stop(connection, writing.source, effect.session, writing.received.principal)
         if stopped is None:
             writing.reply = effect.reply_if_none
         else:
@@ -223,7 +223,7 @@ class EffectWriter:
     def _begin_conversation(self, connection: Connection, writing: _Writing, effect: BeginConversation) -> None:
         is_ours = self._rows.start_new_conversation(connection, *writing.chat, effect.after, model=effect.model)
         if is_ours and effect.notice is not None:
-            writing.hints += self._send(connection, writing.arrival, effect.notice)
+            writing.hints += self._send(connection, writing.received, effect.notice)
 
     def _undo(self, connection: Connection, writing: _Writing, effect: UndoTurn) -> None:
         """Fork the session before its last turn. The transcript is not changed (I7), and what the turn did is not
@@ -234,8 +234,7 @@ class EffectWriter:
             return
         kept = Sessions(self._client.database, self._tenant, writing.source)
         try:
-            if turn.kept:
-                kept.insert_fork(connection, effect.session, name=effect.fork, last=turn.kept)
+            kept.insert_fork(connection, effect.session, name=effect.fork, last=turn.kept)
         except SessionExists:
             raise InboundRefused(ConflictKind.CONVERSATION_MOVED, effect) from None
         except (SessionNotFound, InvalidFork) as error:
@@ -258,7 +257,7 @@ class EffectWriter:
             raise InboundRefused(ConflictKind.TITLE_TAKEN, effect) from None
 
     def _answer(self, connection: Connection, writing: _Writing, effect: AnswerQuestion) -> None:
-        run_pk, by = find_run(connection, effect.run_id), writing.arrival.principal
+        run_pk, by = find_run(connection, effect.run_id), writing.received.principal
         try:
             if effect.choice is None:
                 writing.hints += settle_input(connection, run_pk, effect.text, by=by, wait_id=effect.wait_id)
@@ -273,15 +272,15 @@ class EffectWriter:
 
     def _join_waiting(self, connection: Connection, writing: _Writing, effect: JoinWaitingRun) -> None:
         within_s = self._client.settings.gateway.burst_s
-        burst = ChatBurst(principal=writing.arrival.principal, text=effect.text, within_s=within_s)
+        burst = ChatBurst(principal=writing.received.principal, text=effect.text, within_s=within_s)
         writing.run_id = self._rows.join_waiting(connection, writing.source, effect.session, burst)
         if writing.run_id is None:
             raise InboundRefused(ConflictKind.RUN_BEGAN, effect)
 
     def _join_gathering(self, connection: Connection, writing: _Writing, effect: JoinGatheringRun) -> None:
-        arrival = writing.arrival
-        chat = self._files.build_file_chat(writing.source, effect.session, arrival.principal)
-        files = self._files.build_files(arrival.account, arrival.event, is_guest=writing.is_guest)
+        received = writing.received
+        chat = self._files.build_file_chat(writing.source, effect.session, received.principal)
+        files = self._files.build_files(received.account, received.event, is_guest=writing.is_guest)
         joined = self._files.join(connection, chat, effect.text, files)
         if joined is None:
             raise InboundRefused(ConflictKind.RUN_BEGAN, effect)
@@ -290,11 +289,11 @@ class EffectWriter:
 
     def _complete_run(self, connection: Connection, writing: _Writing, effect: StartChatRun) -> None:
         """Write what belongs to a run that was just made: its files, and what the chat is shown of it."""
-        arrival, run_id = writing.arrival, writing.run_id
+        received, run_id = writing.received, writing.run_id
         assert run_id is not None, "the run is made before its event is written"
         if effect.delay_s is not None:
-            files = self._files.build_files(arrival.account, arrival.event, is_guest=writing.is_guest)
+            files = self._files.build_files(received.account, received.event, is_guest=writing.is_guest)
             writing.hints += self._files.enqueue_fetches(connection, run_id, files)
-        signs = choose_signs(self._client.settings.gateway, arrival.platform)
-        if writing.outcome != _STEERED and arrival.target is not None and signs.shows_something:
-            enqueue_preview(connection, run_id, arrival.target, after_s=EVERY_S, is_followed=signs.has_text)
+        signs = choose_signs(self._client.settings.gateway, received.platform)
+        if writing.outcome != _STEERED and received.target is not None and signs.shows_something:
+            enqueue_preview(connection, run_id, received.target, after_s=EVERY_S, is_followed=signs.has_text)

@@ -60,50 +60,50 @@ class InboundHandler:
         self._facts = FactReader(client, tenant, self._rows, files)
         self._effects = EffectWriter(client, tenant, self._rows, files)
 
-    def handle(self, arrival: ReceivedEvent) -> str | None:
+    def handle(self, received: ReceivedEvent) -> str | None:
         """Do what an event asks for. Returns its outcome, or ``None`` for one that was taken before. Safe to repeat and
         safe for several at once. An event on which our code breaks is given up at the third try, in whichever
         processes. Raises ``LeaseLost``, ``UnavailableError``, and before the third try what broke."""
-        owner = self._client.settings.gateway.rules.find_owner(arrival.account, arrival.event.chat.id)
+        owner = self._client.settings.gateway.rules.find_owner(received.account, received.event.chat.id)
         if owner.tenant != self._tenant:
-            return InboundHandler(self._client, owner.tenant).handle(arrival)
-        arrival = replace(arrival, owner=owner)
-        with set_actor(Actor(tenant=self._tenant, name=arrival.principal)):
+            return InboundHandler(self._client, owner.tenant).handle(received)
+        received = replace(received, owner=owner)
+        with set_actor(Actor(tenant=self._tenant, name=received.principal)):
             try:
-                return self._handle(arrival)
+                return self._handle(received)
             except (LeaseLost, UnavailableError):
                 raise
             except Exception:
-                tries = self._rows.record_failure(arrival.row)
+                tries = self._rows.record_failure(received.row)
                 if 0 < tries < _TRIES_MAX:
                     raise
-                log.exception("inbound.given_up", account=arrival.account, event_key=arrival.event.event_key)
+                log.exception("inbound.given_up", account=received.account, event_key=received.event.event_key)
             count("inbound.given_up")
-            return self._give_up(arrival)
+            return self._give_up(received)
 
-    def _handle(self, arrival: ReceivedEvent) -> str | None:
+    def _handle(self, received: ReceivedEvent) -> str | None:
         try:
-            outcome = self._decide_and_write(arrival)
+            outcome = self._decide_and_write(received)
         except EventKnown:
             count("inbound.duplicate")
             return None
         count("inbound.taken")
-        log.info("inbound.taken", account=arrival.account, outcome=outcome)
+        log.info("inbound.taken", account=received.account, outcome=outcome)
         return outcome
 
-    def _decide_and_write(self, arrival: ReceivedEvent) -> str:
+    def _decide_and_write(self, received: ReceivedEvent) -> str:
         conflicts: tuple[InboundConflict, ...] = ()
         while True:
-            arrival, facts = self._facts.read(arrival, conflicts)
+            received, facts = self._facts.read(received, conflicts)
             try:
-                return self._effects.write(arrival, decide(arrival.event, facts))
+                return self._effects.write(received, decide(received.event, facts))
             except InboundRefused as refused:
                 if len(conflicts) == _DECISIONS_MAX:
                     raise
                 conflicts = (*conflicts, refused.conflict)
 
-    def _give_up(self, arrival: ReceivedEvent) -> str | None:
+    def _give_up(self, received: ReceivedEvent) -> str | None:
         try:
-            return self._effects.write(arrival, InboundDecision(outcome="given_up"))
+            return self._effects.write(received, InboundDecision(outcome="given_up"))
         except EventKnown:
             return None

@@ -92,7 +92,7 @@ class GatewayListener:
         client.database.end_idle_transactions(client.settings.gateway.lease_s)
         self._client = client
         self._rows = GatewayRows(client.database)
-        self._taker = InboundHandler(client)
+        self._handler = InboundHandler(client)
         self._accounts = accounts
         self._name = name
         self._alive_file = alive_file
@@ -184,7 +184,7 @@ class GatewayListener:
         )
         cursor, failures = hold.cursor, 0
         while not stopping.is_set():
-            ended = SocketListening(held, self._rows, self._taker, cursor).listen(stopping)
+            ended = SocketListening(held, self._rows, self._handler, cursor).listen(stopping)
             cursor = ended.cursor
             error = ended.error or DeliveryError(kind=SendErrorKind.TRANSIENT, message="it ended at once")
             if ended.was_useful and error.kind is SendErrorKind.TRANSIENT:
@@ -241,14 +241,14 @@ class GatewayListener:
         moved = False
         for number, event in enumerate(found.inbound):
             is_last = number == last
-            arrival = ReceivedEvent(
+            received = ReceivedEvent(
                 platform=account.receiver.platform,
                 account_name=account.name,
                 event=event,
                 hold=hold,
                 cursor=found.cursor if is_last else None,
             )
-            moved = self._taker.handle(arrival) is not None and is_last
+            moved = self._handler.handle(received) is not None and is_last
             self._acknowledge(account, event)
         if found.cursor != cursor and not moved:
             self._rows.advance_cursor(hold, found.cursor)

@@ -91,10 +91,10 @@ class ConnectionEnd:
 class SocketListening:
     """One connection. Used by one thread, once."""
 
-    def __init__(self, held: SocketAccount, rows: GatewayRows, taker: InboundHandler, cursor: str) -> None:
+    def __init__(self, held: SocketAccount, rows: GatewayRows, handler: InboundHandler, cursor: str) -> None:
         self._held = held
         self._rows = rows
-        self._taker = taker
+        self._handler = handler
         self._cursor = cursor
         self._committed = cursor
         self._talk = held.open_talk()
@@ -213,14 +213,14 @@ class SocketListening:
         for number, event in enumerate(heard.inbound):
             is_last = number == len(heard.inbound) - 1
             cursor = self._cursor if is_last else None
-            arrival = ReceivedEvent(
+            received = ReceivedEvent(
                 platform=self._held.platform,
                 account_name=self._held.name,
                 event=event,
                 hold=self._held.hold,
                 cursor=cursor,
             )
-            if self._taker.handle(arrival) is None:
+            if self._handler.handle(received) is None:
                 continue  # it came before
             self._brought = True
             if is_last:

@@ -63,7 +63,7 @@ class HostedProcess(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it ended by itself."""
+        """Return whether the process ended by itself."""
         ...
 
     def keep_alive(self) -> None: ...

@@ -42,7 +42,7 @@ def begin_questions(source: str, tool: str, wanted: InputWanted, before: RemoteT
 def next_round(task: RemoteTask) -> ToolResult:
     """The result after a person's answer, or before any question was asked: the next question, or none any more."""
     if task.answer is not None and task.asked is not None:
-        responses = {**(task.responses or {}), **build_responses(task)}
+        responses = {**(task.responses or {}), **build_responses(task.asked, task.answer)}
         task = replace(task, asked=None, answer=None, responses=responses)
     return _ask_next(task)
 

@@ -354,12 +354,13 @@ def parse_answer(result: Mapping[str, Any]) -> McpAnswer:
     return McpAnswer(text=text or "(an empty result)", is_error=result.get("isError") is True, files=tuple(files))
 
 
-def parse_task(result: Mapping[str, Any], task_id: str | None = None) -> TaskView | None:
-    """The task in the result of ``tools/call``, ``None`` when it is none; or in that of ``tasks/get`` for ``task_id``.
-    Raises ``McpError``.
-    """
-    if task_id is None and result.get("resultType") != "task":
-        return None
+def parse_task(result: Mapping[str, Any]) -> TaskView | None:
+    """Parse the task in the result of ``tools/call``; ``None`` when it is none. Raises ``McpError``."""
+    return parse_task_view(result) if result.get("resultType") == "task" else None
+
+
+def parse_task_view(result: Mapping[str, Any], task_id: str | None = None) -> TaskView:
+    """Parse a task; with ``task_id`` the result of ``tasks/get`` for it, which is complete. Raises ``McpError``."""
     named, status = result.get("taskId"), result.get("status")
     if not isinstance(named, str) or not _TASK_ID.fullmatch(named) or (task_id is not None and named != task_id):
         raise McpError("the server answered with a task that has no usable id")

@@ -32,6 +32,7 @@ from hermes_worker.mcp.protocol import (
     parse_answer,
     parse_input_wanted,
     parse_task,
+    parse_task_view,
 )
 from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX, ResponseReader
 from hermes_worker.mcp.servers import STATELESS, WITH_EVENT_STREAM, WITH_SESSIONS, McpServer
@@ -196,9 +197,7 @@ def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> 
 
     def work() -> TaskView:
         result = _require_result(asking.request("tasks/get", {"taskId": task_id}, None, _TAKES_QUESTIONS))
-        found = parse_task(result, task_id)
-        assert found is not None
-        return found
+        return parse_task_view(result, task_id)
 
     return _run_interruptibly(work, cancelled)
 

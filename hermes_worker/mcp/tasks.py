@@ -37,7 +37,8 @@ def poll_task(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
     """Look at a task once and return the result for its call. Raises nothing of ``McpError``."""
     try:
         if task.answer is not None and task.asked is not None:
-            send_task_message(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": build_responses(task)})
+            responses = build_responses(task.asked, task.answer)
+            send_task_message(asking, "tasks/update", {"taskId": task.task_id, "inputResponses": responses})
             task = replace(task, answer=None, asked=None)
         view = look_at_task(asking, task.task_id, context.cancelled)
     except McpError as error:
@@ -138,13 +139,12 @@ def _parse_fields(schema: object) -> dict[str, Mapping[str, Any]]:
     return {str(name): one for name, one in properties.items() if isinstance(one, dict)}
 
 
-def build_responses(task: RemoteTask) -> Mapping[str, Any]:
-    """A person's answer, in the shape of the form that was asked for."""
-    assert task.asked is not None and task.answer is not None
-    params = task.asked["request"].get("params") or {}
-    content = _fill_form(_parse_fields(params.get("requestedSchema")), task.answer)
+def build_responses(asked: Mapping[str, Any], answer: str) -> Mapping[str, Any]:
+    """Build a person's answer in the shape of the form that was ``asked`` for."""
+    params = asked["request"].get("params") or {}
+    content = _fill_form(_parse_fields(params.get("requestedSchema")), answer)
     response = {"action": "decline"} if content is None else {"action": "accept", "content": content}
-    return {task.asked["key"]: response}
+    return {asked["key"]: response}
 
 
 def _fill_form(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[str, Any] | None:

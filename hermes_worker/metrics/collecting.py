@@ -18,14 +18,12 @@ from prometheus_client.registry import Collector
 
 from hermes_worker.core.budget import Dimension
 from hermes_worker.core.errors import FailureKind, UnavailableError
-from hermes_worker.core.fair_share import ShareSize
 from hermes_worker.core.key_states import KeyCondition
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, WaitKind
+from hermes_worker.core.run import OPEN_STATUSES, CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.labels import LabelValues
 from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, log, snapshot_counters, snapshot_durations
-from hermes_worker.store import statistics
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.fleet import FleetReading, load_fleet
 from hermes_worker.store.revisions import find_newest
@@ -44,6 +42,9 @@ _TIMERS: Mapping[str, str] = {
     "sweep.took": "hermes_sweep_duration_seconds",
     "event.lagged": "hermes_event_lag_seconds",
 }
+_ALERTING = ("lease.lost", "model.key_rested", "sweep.completed")
+"""Events that an alert reads, so they are served before the first one: ``rate`` does not see what a new series begins
+with."""
 _TOKENS = {
     "input_tokens": "input",
     "output_tokens": "output",
@@ -78,11 +79,12 @@ class ProcessCollector(Collector):
         yield "hermes_build_info", (version("hermes-worker"), find_newest(), self._role), 1.0
         for failure in FailureKind:
             yield "hermes_process_events", ("model.failed", failure.value), 0
-        for share in ShareSize:
-            yield "hermes_process_events", ("places.given", share.value), 0
+        for event in _ALERTING:
+            yield "hermes_process_events", (event, ""), 0
         for name, number in snapshot_counters().items():
             event, _, kind = (name, "", "") if name in EVENTS else name.rpartition(".")
-            yield "hermes_process_events", (event, kind), number
+            if number:
+                yield "hermes_process_events", (event, kind), number
         for name, read in self._gauges.items():
             metric, _, label = name.partition(".")
             yield metric, (label,) if label else (), read()
@@ -180,7 +182,7 @@ def _fleet_samples(state: FleetReading) -> Iterator[Sample]:
     yield "hermes_job_overdue_seconds", (), state.job_overdue_s
 
 
-_NO_RUNS = {status.value: 0 for status in RunStatus if not status.is_terminal}
+_NO_RUNS = {status.value: 0 for status in OPEN_STATUSES}
 _NO_WORKERS = dict.fromkeys(("alive", "dead", "crashed"), 0)
 _CLOSED_KEYS = tuple(condition.value for condition in KeyCondition if condition is not KeyCondition.OPEN)
 _NO_WAITS = {kind.value: 0 for kind in (WaitKind.APPROVAL, WaitKind.INPUT)}
@@ -205,15 +207,13 @@ def _sample_of_measure(measure: str, labels: tuple[str, ...], amount: int) -> Sa
             return f"hermes_{measure}", labels, amount
 
 
-_OUTCOMES = ("fired", "caught_up", "skipped_overlap", "missed", "blocked_budget", "failed_to_start")
+_NOT_STARTED = ("missed", "failed_to_start")
 _DELIVERY_ENDS = ("delivered", "failed", "abandoned")
 
 
 def _zero_samples(values: LabelValues) -> Iterator[Sample]:
-    """Zeros for counters that have counted nothing yet: ``rate`` does not see the first thing that a new one counts,
-    and of these the first is what matters.
-    """
-    yield f"hermes_{statistics.RUNS_ACCEPTED}", (), 0
+    """List zeros for counters that have counted nothing yet and that an alert reads: ``rate`` does not see the first
+    thing that a new one counts."""
     yield "hermes_tool_calls", (CallStatus.UNKNOWN.value, Replay.ONCE.value), 0
     for reason in ExitReason:
         yield "hermes_runs_ended", (RunStatus.FAILED.value, reason.value), 0
@@ -221,7 +221,7 @@ def _zero_samples(values: LabelValues) -> Iterator[Sample]:
         yield "hermes_steps_retried", (step,), 0
     for dimension in Dimension:
         yield "hermes_budget_denials", (dimension.value,), 0
-    for outcome in _OUTCOMES:
+    for outcome in _NOT_STARTED:
         yield "hermes_firings", (outcome,), 0
     for platform in values.list_known("platform"):
         yield "hermes_deliveries_in_doubt", (platform,), 0
@@ -229,8 +229,6 @@ def _zero_samples(values: LabelValues) -> Iterator[Sample]:
             yield "hermes_deliveries", (state, platform), 0
     for model in values.list_known("model"):
         yield "hermes_unpriced_model_calls", (model,), 0
-        for outcome in ("refused", "unknown"):
-            yield "hermes_model_attempts_failed", (model, outcome), 0
         for certainty in ("certain", "doubtful"):
             yield "hermes_cost_usd", (model, certainty), 0
 

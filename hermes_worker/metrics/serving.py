@@ -25,22 +25,28 @@ _served_by: int | None = None
 
 
 def serve_metrics(settings: Settings, role: str, gauges: Gauges, *, fleet: Database | None = None) -> None:
-    """Serve what this process counts, in a thread, if the settings name a port; once, however often it is called.
+    """Serve what this process counts, in a thread, if the settings name a port, and push it, if they name a collector;
+    once, however often it is called.
 
     ``fleet`` is the database whose rows are counted as well. A port that is taken stops no work: it is logged.
     """
     global _served_by
     port = settings.metrics.port
-    if port is None:
+    if port is None and settings.metrics.endpoint is None:
         return
     with _lock:
         if _served_by == os.getpid():
             return
         _served_by = os.getpid()
+    registry = build_registry(settings, role, gauges, fleet)
+    if settings.metrics.endpoint is not None:
+        from hermes_worker.metrics.pushing import MetricPusher
+
+        MetricPusher(settings.metrics.endpoint, role, registry).start()
+    if port is None:
+        return
     try:
-        server, _ = start_http_server(
-            port, addr=settings.metrics.host, registry=build_registry(settings, role, gauges, fleet)
-        )
+        server, _ = start_http_server(port, addr=settings.metrics.host, registry=registry)
     except OSError as error:
         log.error("metrics.not_served", host=settings.metrics.host, port=port, error=str(error))
         return

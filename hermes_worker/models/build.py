@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from hermes_worker.core.errors import ConfigurationError
@@ -112,6 +113,17 @@ def list_logins(settings: Settings) -> tuple[Login, ...]:
         )
         for token in model.refresh_tokens
     )
+
+
+def list_wires(settings: Settings) -> Iterator[tuple[str, str]]:
+    """List who is asked, and over which wire: the model, its fallbacks and the providers of auxiliary calls. Those that
+    are not set up are left out."""
+    from hermes_worker.models.chain import find_wire
+
+    named = chain(settings.model.fallbacks, *list_auxiliary_names(settings).values())
+    for choice in (build_model_choice(settings), *build_named_choices(settings, list(named))):
+        if (wire := find_wire(choice)) is not None:
+            yield choice.provider or "the model's server", wire
 
 
 def build_auxiliary_chains(settings: Settings) -> dict[str, ProviderChain]:

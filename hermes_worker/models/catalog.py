@@ -30,6 +30,7 @@ __all__ = [
     "find_issuer",
     "find_provider",
     "find_thinker",
+    "find_wire_needs",
     "hostname",
     "is_local",
     "output_cap_parameter",
@@ -40,7 +41,6 @@ __all__ = [
     "silence_s",
     "stated_window",
     "thinking_policy",
-    "wire_needs",
     "wire_rows",
 ]
 
@@ -239,8 +239,8 @@ def stated_window(provider: str, model: str) -> int | None:
 # ------------------------------------------------------------------------------------------------- rules by the place
 
 
-def wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_COMPLETIONS) -> WireNeeds:
-    """What the endpoint at ``host`` (a bare host name) needs in messages for ``model``. ``wire`` is the value of
+def find_wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CHAT_COMPLETIONS) -> WireNeeds:
+    """Find what the endpoint at ``host`` (a bare host name) needs in messages for ``model``. ``wire`` is the value of
     ``api_mode``.
     """
     home, named, model_traits = _find_row_of_host(host), find_provider(provider), find_traits(model)

@@ -161,8 +161,16 @@ class ProviderChain:
 
 
 def is_usable(choice: ModelChoice) -> bool:
-    """Whether it is set up: it has a key if it needs one, an address, and a model."""
+    """Return whether the provider is set up: it has a key if it needs one, an address, and a model."""
     return _place_of_choice(choice) is not None and bool(choice.model)
+
+
+def find_wire(choice: ModelChoice) -> str | None:
+    """The name of the wire that a choice is asked over; ``None`` for a choice that cannot be used."""
+    try:
+        return _endpoint_of(choice)[0]
+    except ConfigurationError:
+        return None
 
 
 def _usable_choices(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:

@@ -140,7 +140,7 @@ class LoginTokens:
                     if failure is not None:
                         raise failure
                 case LoginUsability.ABANDONED if _is_single_use(login, state):
-                    assert state.claim is not None
+                    assert state.claim is not None  # somebody abandoned it; used again, the token would be used twice
                     self._store.revoke(
                         login.name, state.claim, _format_lost(login, "the worker that exchanged it vanished")
                     )

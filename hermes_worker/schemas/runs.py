@@ -9,7 +9,7 @@ from pydantic import Field, WithJsonSchema
 
 from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.pricing import CostStatus
-from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.run import CallStatus, RunKind, RunStatus
 from hermes_worker.core.status_reason import StandingReason
 from hermes_worker.resource import Resource
 from hermes_worker.schemas.usage import UsageObject
@@ -153,7 +153,15 @@ class RunObject(Resource):
     updated_at: float
     session_id: str
     title: str | None = None
+    """What was asked, in one line: for a scheduled run its job and slot, for a child its goal, for a background answer
+    its cause. Secrets are hidden. Runs of earlier versions have the title of their conversation."""
+    session_title: str | None = None
     """The title of the conversation."""
+    kind: RunKind = RunKind.REQUEST
+    """What made it begin: a ``request``, a ``job``, a run that delegated it (``child``), a background answer or report
+    (``follow_up``), or looking back for what to remember (``review``)."""
+    delegated: int | None = None
+    """How many runs were delegated in the chain that it is the first of. Only in lists, and absent for none."""
     tags: list[str] | None = None
     metadata: dict[str, str] | None = None
     """Only where one run is read."""
@@ -278,6 +286,8 @@ class LedgerEntryObject(Resource):
     settled_at: float | None
     worker: str | None
     """The worker that holds it now."""
+    about: str = ""
+    """Its arguments in words, on one line, in which secrets are hidden."""
 
 
 class CallDetailObject(LedgerEntryObject):

@@ -37,6 +37,8 @@ class SessionObject(Resource):
     cache_write_tokens: int
     reasoning_tokens: int
     estimated_cost_usd: float
+    has_unknown_cost: bool = False
+    """Whether a run cost more than is known: then ``estimated_cost_usd`` is a lower bound."""
     actual_cost_usd: None = None
     api_call_count: int
     parent_session_id: str | None

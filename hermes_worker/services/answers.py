@@ -13,9 +13,10 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.questions import ANSWER_CHARS_MAX
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.run_views import WaitView
 from hermes_worker.safety.approvals import ApprovalChoice, is_hardline
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits, WaitView
+from hermes_worker.store.runs.waits import NothingAsked, NotOffered, NotWaiting, Waits
 
 __all__ = ["InvalidAnswer", "approve", "approve_all", "reply"]
 

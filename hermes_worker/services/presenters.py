@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_worker.core.answer_binding import format_question_code
+from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX
 from hermes_worker.core.consent import read_pattern_keys
 from hermes_worker.core.invisible_characters import show_invisible
+from hermes_worker.core.run_views import WaitView
 from hermes_worker.safety.approvals import ApprovalChoice
-from hermes_worker.safety.redaction import redact
+from hermes_worker.safety.redaction import redact, redact_code
 from hermes_worker.schemas.approvals import DecisionObject, WaitObject
 from hermes_worker.schemas.runs import CallDetailObject, LedgerEntryObject
 from hermes_worker.store.runs.approval_history import ClosedQuestion
 from hermes_worker.store.runs.call_ledger import CallEntry, CallInFull
-from hermes_worker.store.runs.waits import WaitView
 
 
 def build_entry_object(entry: CallEntry) -> LedgerEntryObject:
@@ -33,6 +34,7 @@ def build_entry_object(entry: CallEntry) -> LedgerEntryObject:
         claimed_at=entry.claimed_at,
         settled_at=entry.settled_at,
         worker=entry.worker,
+        about=redact_code(entry.about)[:ABOUT_CHARS_MAX],
     )
 
 

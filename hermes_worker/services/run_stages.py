@@ -33,7 +33,8 @@ from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.priority import Priority
 from hermes_worker.core.sources import CHAT_SOURCE, parse_source_kind
-from hermes_worker.core.spec import REQUESTED, RunSpec
+from hermes_worker.core.spec import REQUESTED, TERMS, RunSpec
+from hermes_worker.core.titles import read_row_text
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import workspaces_dir
 from hermes_worker.models.catalog import find_provider, provider_of_host
@@ -52,7 +53,6 @@ from hermes_worker.settings import MemorySettings, ModelSettings, Settings
 from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.settings.kinds import parse_named_model
 from hermes_worker.store.runs.runs import NewRun
-from hermes_worker.wiring import build_memory_policy
 from hermes_worker.workspaces.ref import CONTAINED_DIRECTORY, WorkspaceKind, WorkspaceRef, make_session_ref
 
 DEFAULT_MODEL_ALIAS = "hermes-agent"
@@ -174,7 +174,7 @@ def compose(equipped: EquippedRun, skills: RunSkills, texts: PromptTexts) -> New
         toolsets=run.toolsets,
         model=run.model,
         skills_index=skills.build_index(equipped.tool_names),
-        memory=build_memory_policy(settings),
+        settings=settings,
     )
     prompt = assemble_prompt(
         PromptParts(
@@ -189,27 +189,20 @@ def compose(equipped: EquippedRun, skills: RunSkills, texts: PromptTexts) -> New
     )
     may_hold_files = submission.directory is not None or equipped.workspace.kind not in set(WorkspaceKind)
     return NewRun(
+        **{name: getattr(submission, name) for name in TERMS},
         tenant=submission.principal.tenant,
         principal=submission.principal.name,
         spec=_build_spec(run, skills),
         skills=skills.set_hash,
         run_id=equipped.run_id,
-        session_id=submission.session_id,
-        after=submission.after,
         system_prompt=prompt.text,
         gaps=prompt.gaps,
         prepares=bool(equipped.tool_names) and settings.agent.context_files and may_hold_files,
         blocks=build_block_reader(facts),
         tools=equipped.tools,
         workspace=equipped.workspace.to_json(),
-        idempotency_key=submission.idempotency_key,
-        multitask=submission.multitask,
         fingerprint=make_fingerprint(submission),
-        proof=submission.proof,
         deliver=list_targets(submission.deliver, submission.principal.tenant, settings.gateway.rules),
-        not_before=submission.not_before,
-        delay_s=submission.delay_s,
-        deadline=submission.deadline,
     )
 
 
@@ -353,6 +346,8 @@ def _build_spec(run: ConfiguredRun, skills: RunSkills) -> RunSpec:
     submission, agent = run.submission, run.settings.agent
     asked = {name: getattr(submission, name) for name in REQUESTED}
     asked |= {"history": _import_history(submission.history), "input": skills.prepend_texts(submission.input)}
+    if submission.about is None and asked["input"] != submission.input:
+        asked["about"] = read_row_text({"content": submission.input})  # texts of skills stand before what was asked
     if (chosen := run.chosen) is not None:
         asked |= {"layers": chosen.layers, "overrides": chosen.overrides, "overridden_by": chosen.origins}
     return RunSpec(

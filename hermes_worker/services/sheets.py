@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hermes_worker.core.run import CallStatus
-from hermes_worker.core.status_reason import StatusReason
+from hermes_worker.core.run_views import RunNews, RunSheet, RunView, WaitView
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.runs.families import ChildView, Families, RefusalView
-from hermes_worker.store.runs.listing import Listing, RunNotes
+from hermes_worker.store.runs.families import Families
+from hermes_worker.store.runs.listing import Listing
 from hermes_worker.store.runs.status_reasons import Standings
-from hermes_worker.store.runs.trees import TreeBudget, Trees
-from hermes_worker.store.runs.views import CallView, RunView, Views
-from hermes_worker.store.runs.waits import AnswerView, Waits, WaitView
+from hermes_worker.store.runs.trees import Trees
+from hermes_worker.store.runs.views import Views
+from hermes_worker.store.runs.waits import Waits
 
 CALLS_MAX = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSheet:
-    """One run. Times are epoch seconds."""
-
-    view: RunView
-    calls_by_status: Mapping[str, int]
-    doubtful: Sequence[CallView]
-    """Calls whose worker vanished and whose effect is unknown."""
-    notes: RunNotes
-    answers: Sequence[AnswerView]
-    waits: Sequence[WaitView]
-    """The questions and approvals that it waits for now."""
-    children: Sequence[ChildView]
-    refusals: Sequence[RefusalView]
-    budget: TreeBudget
-    standing: StatusReason | None
-    """Why it is where it is; ``None`` for a run that has ended."""
-
-    @property
-    def calls(self) -> int:
-        return sum(self.calls_by_status.values())
 
 
 def load_sheet(database: Database, run_id: str) -> RunSheet:
@@ -60,17 +36,6 @@ def load_sheet(database: Database, run_id: str) -> RunSheet:
         budget=Trees(database).load_budget(run_id),
         standing=None if view.status.is_terminal else Standings(database).find_standing(run_id),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNews:
-    """What a follower of a run learns beside its events."""
-
-    standing: StatusReason | None
-    """Why it is where it is; ``None`` for a run that has ended."""
-    children: Sequence[ChildView]
-    refusals: Sequence[RefusalView]
-    """Of runs below it, the oldest first."""
 
 
 def load_news(database: Database, run_id: str) -> RunNews:

@@ -21,7 +21,8 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.row_sources import is_row_source
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.local.paths import holds_state, workspaces_dir
-from hermes_worker.observe import count, log
+from hermes_worker.observe import count, find_fact, log
+from hermes_worker.services.agents import apply_agent
 from hermes_worker.services.prompting import read_prompt_texts
 from hermes_worker.services.run_stages import (
     DEFAULT_MODEL_ALIAS,
@@ -106,7 +107,7 @@ def accept(
         raise InvalidSubmission("session_id", str(error)) from None
     if not created.was_replayed:
         count("run.submitted")
-        record_submission(created.run_id, submission.source)
+        record_submission(created.run_id, submission.source, find_fact("request_id"))
         log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=submission.source)
     return created
 
@@ -170,6 +171,7 @@ def find_usable_model(client: Client, submission: Submission) -> str:
     """Find the model that a run would use. Raises ``InvalidSubmission`` as ``accept`` does, ``UnavailableError``."""
     chosen = choose_settings(client, submission)
     validate(submission, time.time())
+    submission = apply_agent(submission)
     return configure(submission, client.settings, chosen).model
 
 
@@ -228,7 +230,7 @@ def build_run(
     asks them now, which takes time, so never inside a transaction. ``sourced``: see ``list_sourced_tools``; ``skills``:
     see ``find_run_skills``. ``chosen`` stands in for ``settings``. Raises ``InvalidSubmission``."""
     validate(submission, time.time())
-    configured = configure(submission, settings, chosen)
+    configured = configure(apply_agent(submission), settings, chosen)
     equipped = equip(configured, create_run_id(), sourced, _find_directory(configured.settings, submission))
     texts = read_prompt_texts(equipped.context_facts, configured.settings.home, context)
     return compose(equipped, skills, texts)

@@ -26,9 +26,9 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.priority import LATEST_S, Priority
-from hermes_worker.core.spec import RunRequest
+from hermes_worker.core.spec import Multitask, RunRequest, RunTerms
 from hermes_worker.core.tool_schemas import explain_unusable_name
-from hermes_worker.store.runs.runs import Multitask, compute_fingerprint
+from hermes_worker.store.runs.runs import compute_fingerprint
 
 
 class InvalidSubmission(HermesError):
@@ -40,15 +40,9 @@ class InvalidSubmission(HermesError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission(RunRequest):
+class Submission(RunRequest, RunTerms):
     """A request for a run. ``None`` leaves a choice to the settings."""
 
-    session_id: str | None = None
-    """Continue the conversation that has this id, or this name within ``source``, or start it under this name; ``None``
-    starts a new one."""
-    after: str | None = None
-    """Accept the run only if this run is the newest of the session; an empty text: only if there is no such session
-    yet."""
     model: str | None = None
     endpoint: str | None = None
     """The name of the server of the model (``models.identity``), where the caller knows better than the settings."""
@@ -71,26 +65,14 @@ class Submission(RunRequest):
     """Patterns of the files that the run leaves (``features.artifacts.rules``); an empty list for none at all."""
     priority: Priority | None = None
     """``None`` for the normal priority."""
-    not_before: float | None = None
-    """Epoch seconds before which the run does not begin."""
-    delay_s: float | None = None
-    """Seconds from now before which the run does not begin."""
-    deadline: float | None = None
-    """Epoch seconds at which the run expires, whatever it is doing; ``wall_s_max`` may end it before."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of this run, written as in the environment, by key (``core.overrides``)."""
     client_tools: Sequence[ClientTool] = ()
     """Tools of the caller for a new session, whose results it brings itself (``core.client_tools``)."""
-    multitask: Multitask = Multitask.QUEUE
-    """What to do when another run is at work in the session."""
     deliver: str | Sequence[str] | None = None
     """Targets that get the answer, in the grammar of ``channels.targets``."""
-    idempotency_key: str | None = None
-    """The same key with the same submission gives the same run, however often it is submitted."""
     request: str | None = None
     """The text that the key stands for, where that is not this submission but what it was made from."""
-    proof: str | None = None
-    """The signature that the request came with: it is accepted once, under whichever key."""
 
 
 TAGS_MAX = 16
@@ -236,24 +218,30 @@ def list_targets(
         raise InvalidSubmission("deliver", str(error)) from error
 
 
-_LATER_FIELDS = (
-    "deliver",
-    "idle_s_max",
-    "after",
-    "echo",
-    "artifacts",
-    "tags",
-    "priority",
-    "not_before",
-    "delay_s",
-    "deadline",
-    "output_schema",
-    "settings",
-    "compress",
-    "client_tools",
-    "skills",
-)
-"""Fields that were added later: a submission that names none of them has the fingerprint that it had before."""
+_FIRST_FIELDS = {
+    "approval_s",
+    "approvals",
+    "budget",
+    "cost_usd_max",
+    "directory",
+    "files",
+    "history",
+    "input",
+    "instructions",
+    "iterations_max",
+    "metadata",
+    "model",
+    "multitask",
+    "network",
+    "session_id",
+    "source",
+    "tokens_max",
+    "tool_calls_max",
+    "toolsets",
+    "wall_s_max",
+}
+"""Fields that count even when they are empty. All others were added later: a submission that names none of them has the
+fingerprint that it had before."""
 
 
 def make_fingerprint(submission: Submission) -> str:
@@ -264,9 +252,9 @@ def make_fingerprint(submission: Submission) -> str:
     if submission.request is not None:
         return compute_fingerprint(submission.request)
     asked_for = asdict(submission)
-    for name in _LATER_FIELDS:
+    for name in asked_for.keys() - _FIRST_FIELDS:
         if asked_for[name] in (None, "", [], (), {}):
             del asked_for[name]  # a key from before there was this still fits its request
     for name in ("idempotency_key", "endpoint", "request", "proof", "principal"):
-        del asked_for[name]
+        asked_for.pop(name, None)
     return compute_fingerprint(asked_for)

@@ -33,6 +33,7 @@ from hermes_worker.settings.mcp import McpSettings
 from hermes_worker.settings.memory import MemorySettings
 from hermes_worker.settings.metrics import MetricsSettings
 from hermes_worker.settings.models import ModelSettings
+from hermes_worker.settings.object_storage import ObjectStorageSettings
 from hermes_worker.settings.origins import SettingOrigin
 from hermes_worker.settings.presets import PRESET
 from hermes_worker.settings.retention import RetentionSettings
@@ -87,6 +88,7 @@ class Settings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
+    object_storage: ObjectStorageSettings = field(default_factory=ObjectStorageSettings)
     skills: SkillSettings = field(default_factory=SkillSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
@@ -135,7 +137,14 @@ class Settings:
             passwords.append(sentinels.own.get("password"))
         model = self.model
         logins = (*model.refresh_tokens, model.client_secret, *(each.key for each in model.tenant_keys))
-        served = (self.server.key, *self.server.previous_keys, self.flower.password, self.gateway.transcription_key)
+        served = (
+            self.server.key,
+            *self.server.previous_keys,
+            self.server.embeddings_key,
+            self.flower.password,
+            self.gateway.transcription_key,
+            self.object_storage.secret_key,
+        )
         keys = (model.api_key, *model.more_keys, *logins, *served, *model.vendor_keys.values())
         texts = (key for key in self.encryption.keys if key.reveal() != NO_TEXT_KEY)
         declared = installed.get_installed().secret_variables

@@ -22,6 +22,16 @@ class ExtensionSettings:
     )
     """Extensions to use, of installed packages and of `plugins/` in the home: their code runs with all rights of the
     processes. `hermes-worker extensions list` shows which there are."""
+    modules: tuple[str, ...] = declare_setting(
+        "extensions.modules",
+        "HERMES_TOOLS",
+        list_of_names(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", "names of Python modules"),
+        (),
+        audience="anyone",
+        reason="your own program has tools and agents in its modules; no run has them without it.",
+    )
+    """Python modules of yours with functions made by `tool` and with `Agent`s: their code runs with all rights of the
+    processes, each of which must be able to import them."""
     settings: tuple[tuple[str, str], ...] = declare_setting(
         "extensions.settings",
         "HERMES_EXTENSION_SETTINGS",

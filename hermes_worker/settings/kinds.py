@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 from hermes_worker.core.artifact_patterns import PATTERNS_MAX, explain_wrong_pattern
 from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.principals import InvalidName, require_tenant_name
-from hermes_worker.features.retention.rules import InvalidRule, parse_rules
+from hermes_worker.core.retention_rules import InvalidRule, parse_rules
 from hermes_worker.settings.sentinels import parse_sentinels
 from hermes_worker.settings.servers import parse_servers_url
 from hermes_worker.system.faults import parse_faults

@@ -26,7 +26,7 @@ from hermes_worker.settings.models import ModelSettings
 from hermes_worker.settings.origins import SettingLayer, SettingOrigin
 from hermes_worker.settings.retired import RETIRED
 from hermes_worker.settings.role_secrets import READ_BY_LIBRARIES
-from hermes_worker.settings.secret_files import find_named_files, read_files
+from hermes_worker.settings.secret_files import DIRECTORIES, ENDING, find_named_files, list_directory_files, read_files
 from hermes_worker.settings.secret_transfer import STARTED_UMASK, Handover, take_handover
 from hermes_worker.settings.sources import FoundValue, SettingSources, parse_value, read_value, read_values
 from hermes_worker.settings.terminal import TerminalSettings
@@ -47,7 +47,7 @@ def load_settings(
     (``server.port``) to what the command line said; ``None`` means it said nothing. Raises ``ConfigurationError``:
     one sentence that names the key, where its value came from and what is allowed.
     """
-    handed = _receive_handover() if environ is None else Handover()
+    handed = receive_handover() if environ is None else Handover()
     environ = {**(os.environ if environ is None else environ), **handed.variables}
     _require_known_keys(overrides)
     home = _find_home(home or overrides.get("home"), environ)
@@ -86,7 +86,8 @@ _handed = Handover()
 """What was handed to this process, once it was looked for."""
 
 
-def _receive_handover() -> Handover:
+def receive_handover() -> Handover:
+    """Return what the process that started this one, or its own start, handed to it; empty if nothing."""
     global _handed
     if found := take_handover(os.environ):
         _handed = found
@@ -105,10 +106,15 @@ def _read_secret_files(
 ) -> tuple[Mapping[str, str], Mapping[str, str], dict[str, str]]:
     """Both with what the files of secrets say, and which files those are. Who was handed its secrets does not read
     them; it has to know what no command may see."""
+    listed = list_directory_files(environ)
     if is_handed:
-        return environ, dotenv, find_named_files(environ, _may_come_by_file)
+        return environ, dotenv, {**find_named_files(environ, _may_come_by_file), **listed}
+
+    def may_come(variable: str) -> bool:
+        return variable + ENDING in listed or _may_come_by_file(variable)
+
     below = read_files(dotenv, _may_come_by_file, place=".env")
-    above = read_files(environ, _may_come_by_file, place="the environment")
+    above = read_files({**environ, **listed}, may_come, place="the environment")
     return above.variables, below.variables, {**below.files, **above.files}
 
 
@@ -159,7 +165,7 @@ def _check_together(settings: Settings, withheld: frozenset[str]) -> None:
 
 
 def _variable_notes(sources: SettingSources) -> Iterator[str]:
-    for name in sorted(sources.variable_names() - VARIABLES - RETIRED_VARIABLES):
+    for name in sorted(sources.variable_names() - VARIABLES - RETIRED_VARIABLES - {DIRECTORIES}):
         if name.startswith("HERMES_") and (close := difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)):
             yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
 

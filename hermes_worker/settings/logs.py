@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hermes_worker.settings.declaring import declare_setting
-from hermes_worker.settings.kinds import one_of
+from hermes_worker.settings.kinds import WEB_URL, one_of
 
 
 class LogFormat(StrEnum):
@@ -36,3 +36,12 @@ class LogSettings:
         reason="a collector reads the logs; it gets lines for people without it.",
     )
     """`console` for people, `json` for log collectors."""
+    endpoint: str | None = declare_setting(
+        "logging.endpoint",
+        "HERMES_LOG_ENDPOINT",
+        WEB_URL,
+        audience="operator",
+        reason="a collector of OpenTelemetry shows logs beside traces; lines go to stderr alone without it.",
+    )
+    """Where a collector of OpenTelemetry takes logs by OTLP over HTTP, such as `http://collector:4318/v1/logs`: the
+    lines that go to stderr, with the ids of their traces. Not set: none are sent. Needs the extra `otel`."""

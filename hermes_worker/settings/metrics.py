@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hermes_worker.settings.declaring import declare_setting
-from hermes_worker.settings.kinds import HOST, optional_integer
+from hermes_worker.settings.kinds import HOST, WEB_URL, optional_integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +31,12 @@ class MetricsSettings:
     )
     """Address to listen on. There is no key: whoever reaches it reads how much is done and spent, but no ids, no
     names of tenants and nothing that anybody wrote."""
+    endpoint: str | None = declare_setting(
+        "metrics.endpoint",
+        "HERMES_METRICS_ENDPOINT",
+        WEB_URL,
+        audience="operator",
+        reason="metrics go to a collector that nothing reads from; Prometheus has to come for them without it.",
+    )
+    """Where a collector of OpenTelemetry takes metrics by OTLP over HTTP, such as `http://collector:4318/v1/metrics`:
+    those of `/metrics`, every 15 seconds. Not set: none are pushed. Needs the extra `otel`."""

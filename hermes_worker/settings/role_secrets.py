@@ -43,6 +43,7 @@ _ASKS_MODELS: Roles = frozenset({ProcessRole.MODEL})
 """Tools that need a model (``vision_analyze``, ``web_extract``, approvals in mode smart) leave the question to it."""
 _SENDS: Roles = frozenset({ProcessRole.DELIVERY})
 _SERVES: Roles = frozenset({ProcessRole.API})
+_HAS_FILES: Roles = frozenset({ProcessRole.API, ProcessRole.TOOLS, ProcessRole.DELIVERY, ProcessRole.SYSTEM})
 _NOBODY: Roles = frozenset()
 
 
@@ -70,7 +71,9 @@ SECRET_SETTINGS: tuple[SecretSetting, ...] = (
     SecretSetting("model.client_secret", ("HERMES_OAUTH_CLIENT_SECRET",), _ASKS_MODELS),
     SecretSetting("server.key", ("HERMES_SERVER_KEY", "API_SERVER_KEY"), _SERVES),
     SecretSetting("server.previous_keys", ("HERMES_SERVER_PREVIOUS_KEYS",), _SERVES),
+    SecretSetting("server.embeddings_key", ("HERMES_EMBEDDINGS_API_KEY",), _SERVES),
     SecretSetting("chats.transcription_key", ("HERMES_TRANSCRIPTION_API_KEY",), _SENDS),
+    SecretSetting("object_storage.secret_key", ("HERMES_OBJECT_STORAGE_SECRET_KEY",), _HAS_FILES),
     SecretSetting("flower.password", ("HERMES_FLOWER_PASSWORD",), _NOBODY),
 )
 """Every setting whose value is a secret. A setting without a row fails a test."""

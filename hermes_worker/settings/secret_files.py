@@ -6,14 +6,19 @@ rules are those of the official images of databases (``POSTGRES_PASSWORD_FILE``)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.system.plainfiles import read_plain
 
 ENDING = "_FILE"
+DIRECTORIES = "HERMES_SECRETS_DIRECTORIES"
+"""Names directories, with colons between them, each of whose files is a secret under its variable's name."""
 _BYTES_MAX = 65_536
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class SecretFiles(NamedTuple):
@@ -23,6 +28,26 @@ class SecretFiles(NamedTuple):
     """With the values in place of the names of files."""
     files: dict[str, str]
     """Which variable named which file."""
+
+
+def list_directory_files(variables: Mapping[str, str]) -> dict[str, str]:
+    """List the files of the directories that ``variables`` names, as if each were named by ``NAME_FILE``. What has a
+    value or a file otherwise is left out, and so is a file whose name is no variable's. A directory that is missing
+    is empty: a secret of Kubernetes may be optional. Raises ``ConfigurationError`` for one that cannot be read."""
+    found: dict[str, str] = {}
+    for directory in filter(None, variables.get(DIRECTORIES, "").split(":")):
+        try:
+            names = sorted(path.name for path in Path(directory).iterdir() if path.is_file())
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ConfigurationError(
+                f"{DIRECTORIES} names {directory!r}, which cannot be read: {error.strerror}."
+            ) from error
+        for name in filter(_VARIABLE.fullmatch, names):
+            if not variables.get(name, "").strip() and not variables.get(name + ENDING, "").strip():
+                found[name + ENDING] = f"{directory}/{name}"
+    return found
 
 
 def find_named_files(variables: Mapping[str, str], is_secret: Callable[[str], bool]) -> dict[str, str]:

@@ -95,15 +95,20 @@ def take_handover(environ: MutableMapping[str, str]) -> Handover | None:
     if not number:
         return None
     try:
-        descriptor = int(number)
-        data = b"".join(_read_pieces(descriptor))
-        os.close(descriptor)
-        return Handover.from_bytes(data)
+        return Handover.from_bytes(read_sealed(int(number)))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{SECRETS_FD} does not name a descriptor with secrets of ours; it is for processes that hermes-worker "
             "starts: remove it from the environment."
         ) from error
+
+
+def read_sealed(descriptor: int) -> bytes:
+    """Read what ``open_sealed`` wrote, and close the descriptor. Raises ``OSError``."""
+    try:
+        return b"".join(_read_pieces(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def begin_program() -> None:

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_worker.settings.declaring import declare_setting
-from hermes_worker.settings.kinds import FILE, HOST, SECRETS, SERVER_KEY, SWITCH, Secret, integer, list_of_names, number
+from hermes_worker.settings.kinds import (
+    FILE,
+    HOST,
+    SECRET,
+    SECRETS,
+    SERVER_KEY,
+    SWITCH,
+    WEB_URL,
+    Secret,
+    integer,
+    list_of_names,
+    number,
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -126,6 +138,23 @@ class ServerSettings:
         reason="clients must show a certificate; a key alone is enough without it.",
     )
     """File with the authorities whose certificates clients must show, beside their key. Not set: none."""
+    embeddings_url: str | None = declare_setting(
+        "server.embeddings_url",
+        "HERMES_EMBEDDINGS_URL",
+        WEB_URL,
+        audience="operator",
+        reason="clients ask for embeddings; they are refused without it.",
+    )
+    """Where `/v1/embeddings` is passed on to: a service with OpenAI's `/embeddings`, such as `https://api.openai.com/v1`.
+    What it costs is in no budget of ours."""
+    embeddings_key: Secret | None = declare_setting(  # noqa: RUF009 - a field
+        "server.embeddings_key",
+        "HERMES_EMBEDDINGS_API_KEY",
+        SECRET,
+        audience="operator",
+        reason="the embeddings service needs a key; it refuses requests without it.",
+    )
+    """Key of that service, for the API alone."""
 
     @property
     def scheme(self) -> str:

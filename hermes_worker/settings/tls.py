@@ -96,13 +96,17 @@ def _compute_stamp(path: Path) -> object:
 def build_own_context(server: ServerSettings) -> ssl.SSLContext | None:
     """What a command of this machine asks the API with: it trusts exactly the configured certificate, under whatever
     name. ``None`` for plain HTTP. Raises ``ConfigurationError``."""
-    if server.tls_certificate is None:
-        return None
+    return None if server.tls_certificate is None else trust_certificate(server.tls_certificate)
+
+
+def trust_certificate(certificate: Path) -> ssl.SSLContext:
+    """Build what a client asks with that trusts exactly this certificate, under whatever name. Raises
+    ``ConfigurationError``."""
     try:
-        context = ssl.create_default_context(cafile=server.tls_certificate)
+        context = ssl.create_default_context(cafile=certificate)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
-            f"the certificate of the API, {str(server.tls_certificate)!r}, cannot be read: {error.strerror or error}"
+            f"the certificate of the API, {str(certificate)!r}, cannot be read: {error.strerror or error}"
         ) from error
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.local.paths import embedded_database_url, list_spellings
 from hermes_worker.settings import Settings
@@ -13,15 +15,20 @@ from hermes_worker.store.sweep import SweepPolicy
 
 
 def build_database(
-    settings: Settings, *, pool_size: int = 10, observed: Observed = NOT_OBSERVED, sealer: Sealer = PLAIN
+    settings: Settings,
+    *,
+    pool_size: int = 10,
+    observed: Observed = NOT_OBSERVED,
+    sealer: Sealer = PLAIN,
+    home: Path | None = None,
 ) -> Database:
     """Build the database of ``settings``, whatever its schema; ``observed`` says which hooks have to be called about
     what is written. Code that reads or writes texts needs ``build_sealer``. Nothing is connected yet. Raises
-    ``ConfigurationError``.
+    ``ConfigurationError``. ``home`` is where the files are that rows name, if it is not that of the settings.
     """
     url = settings.database.url or embedded_database_url(settings.home)
     prepares = settings.database.prepared_statements
-    homes = list_spellings(settings.home)
+    homes = list_spellings(home or settings.home)
     return Database(url, pool_size=pool_size, prepares=prepares, observed=observed, sealer=sealer, homes=homes)
 
 

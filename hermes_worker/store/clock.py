@@ -59,7 +59,7 @@ from hermes_worker.store.tables import (
 
 CLOCK = "clock"
 """The row of ``maintenance`` whose ``hold_until`` is the sum of all steps that stored times were moved by."""
-_SWEEP = "sweep"
+SWEEP = "sweep"
 
 
 STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -83,7 +83,7 @@ _LAST_SWEEP: Prepared[Nothing, LastSweep] = Prepared(
         maintenance.c.hold_until,
         db_now().label("now"),
         sa.func.coalesce(_shifted, 0.0).label("shifted_s"),
-    ).where(maintenance.c.name == _SWEEP),
+    ).where(maintenance.c.name == SWEEP),
     gives=LastSweep,
 )
 
@@ -198,7 +198,7 @@ MOVED: Mapping[sa.Table, _MovedColumns] = {
     blobs: _MovedColumns(where=blobs.c.released_at.is_not(None), behind=("released_at",)),
     alerts: _MovedColumns(where=alerts.c.recovered_at.is_(None), behind=("raised_at", "clear_since")),
     maintenance: _MovedColumns(
-        where=maintenance.c.name.not_in((CLOCK, _SWEEP)) & (maintenance.c.ran_at > 0), behind=("ran_at",)
+        where=maintenance.c.name.not_in((CLOCK, SWEEP)) & (maintenance.c.ran_at > 0), behind=("ran_at",)
     ),
 }
 """The tables in the order in which a step locks them."""

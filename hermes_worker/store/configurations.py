@@ -18,7 +18,7 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
 from hermes_worker.store.session_references import find_session
@@ -133,9 +133,7 @@ class Configurations:
                 after={"version": expected + 1, "changed": list(changed)},
             )
             written = connection.execute(_ALL.where(this, configurations.c.version == expected + 1))
-            found = fetch_row(written, ConfigurationVersion)
-            assert found is not None
-            return found
+            return fetch_one(written, ConfigurationVersion)
 
     def load_overrides(self, tenant: str, source: str, reference: str) -> dict[str, str]:
         """Load the overrides of a session; empty when there is no such session (yet)."""

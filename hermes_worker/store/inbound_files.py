@@ -2,7 +2,7 @@
 
 The transaction that accepts a message writes its run, which is postponed, and a row for each file. A worker claims a
 row, stores the content under its hash and settles the row. The last file of a run that is settled begins the run, under
-its lock; when that does not happen in time, the sweeper begins the run without the missing files (``file_parts``). A
+its lock; when that does not happen in time, the sweeper begins the run without the missing files (``runs.inputs``). A
 worker that is killed on the way leaves a content to which nothing refers, and the file is fetched again.
 """
 

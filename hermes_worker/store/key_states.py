@@ -142,11 +142,10 @@ class KeyStates:
         """Open a key because an operator says so. Idempotent. Raises ``KeyUnknown``."""
         with self._database.write() as connection:
             before = fetch_row(connection.execute(_ALL.where(key_states.c.credential == credential)), _StateRow)
-            if before is None:
+            after = before and self._change_state(connection, credential, apply_probe_answer, ends_probe=True)
+            if before is None or after is None:
                 known = "'hermes-worker fleet providers status' lists those of which something is"
                 raise KeyUnknown(f"nothing is known of a key {credential!r}; {known}")
-            after = self._change_state(connection, credential, apply_probe_answer, ends_probe=True)
-            assert after is not None
             record_action(connection, Act.PROVIDER_KEY_OPEN, credential, before={"condition": before.condition})
             return after
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import sqlalchemy as sa
 from alembic import command
+from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -33,6 +34,7 @@ __all__ = ["find_newest", "load_revision", "migrate", "require_current"]
 _LOCK = 0x4865726D6573  # "Hermes": one migrator at a time on PostgreSQL
 _BUILD_LOCK = _LOCK + 1
 _LOCK_PAUSE_S = 0.2
+_SHOWN_CHARS = 200
 _IS_INVALID = sa.text("select not indisvalid from pg_index where indexrelid = to_regclass(:name)")
 
 
@@ -68,6 +70,27 @@ def migrate(database: Database) -> str | None:
         _record(connection)
     finish_conversion(database)
     return before
+
+
+def build_schema(database: Database, revision: str) -> None:
+    """Build the schema of an earlier revision in an empty database, for a copy of another one's rows."""
+    with database.write() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def find_schema_differences(database: Database) -> list[str]:
+    """List in what the schema differs from the one that this code is written for."""
+    with database.engine.connect() as connection:
+        options = {"compare_type": True, "include_name": _is_ours}
+        found = compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+    return [" ".join(str(difference).split())[:_SHOWN_CHARS] for difference in found]
+
+
+def _is_ours(name: str | None, kind: str, *_: object) -> bool:
+    """Whether a table is none of those that SQLite's index of words keeps for itself."""
+    return kind != "table" or not (name or "").startswith("search_words")
 
 
 def _build_ahead(database: Database, before: str) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import resources, sessions
 
@@ -189,9 +189,7 @@ class Resources:
                 .where(this, resources.c.state == ResourceState.ENDED.value)
                 .values(state=ResourceState.WANTED.value, used_at=db_now())
             )
-            row = fetch_row(connection.execute(_ROW.where(this)), _ResourceRow)
-            assert row is not None
-            return _to_view(row)
+            return _to_view(fetch_one(connection.execute(_ROW.where(this)), _ResourceRow))
 
     def find(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView | None:
         """Load a session's resource; ``None`` when the session never requested one."""
@@ -217,8 +215,7 @@ class Resources:
             )
             if taken.rowcount == 0:
                 return None
-            row = fetch_row(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), _ResourceRow)
-            assert row is not None
+            row = fetch_one(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), _ResourceRow)
             return ResourceUse(resource=_to_view(row), token=token)
 
     def update_state(self, use: ResourceUse, noted: ResourceChanges) -> bool:
@@ -265,8 +262,7 @@ class Resources:
                 .where(resources.c.pk == found.pk)
                 .values(state=ResourceState.STARTING.value, host=host, lease_token=token, expires_at=db_now() + ttl_s)
             )
-            row = fetch_row(connection.execute(_ROW.where(resources.c.pk == found.pk)), _ResourceRow)
-            assert row is not None
+            row = fetch_one(connection.execute(_ROW.where(resources.c.pk == found.pk)), _ResourceRow)
             return ResourceLease(resource=_to_view(row), token=token)
 
     def publish(self, lease: ResourceLease, endpoint: str) -> bool:

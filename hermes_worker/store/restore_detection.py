@@ -12,6 +12,7 @@ such an action checks the mark itself (``is_no_copy``), so no process has to be 
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import dataclass
 
@@ -19,16 +20,19 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import CallStatus
+from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rewinds import forget_permissions, record_restore
 from hermes_worker.store.rows import build_insert_ignoring
-from hermes_worker.store.tables import deliveries, firings, logins, maintenance, tool_calls, workers
+from hermes_worker.store.tables import deliveries, firings, logins, maintenance, tool_calls, waits, workers
 
 _RESTORED = "restored"
 _COPY = "copy"
 """The row of ``maintenance`` that says that the original may still be at work."""
 _NAME = "a worker of the time after the backup"
+_ANSWERED_REMARK = "asked before the database was set back, so it may have been allowed and done since"
 
 
 class WorkersAlive(HermesError):
@@ -50,10 +54,17 @@ class Epoch:
     """Scripts of jobs that were due or at work: their outcome is unknown, and they are not run again."""
 
 
-def mark_epoch(database: Database, *, are_workers_gone: bool = False, is_original_gone: bool = False) -> Epoch:
+def mark_epoch(
+    database: Database,
+    *,
+    are_workers_gone: bool = False,
+    is_original_gone: bool = False,
+    may_have_worked: bool = True,
+) -> Epoch:
     """Mark the database as set back. Call it once, before the first worker starts; a second call harms only what has
     become due meanwhile. The database counts as a copy from then on, unless its original is gone. Raises
-    ``WorkersAlive`` when a worker renewed its leases a moment ago, unless ``are_workers_gone``."""
+    ``WorkersAlive`` when a worker renewed its leases a moment ago, unless ``are_workers_gone``. Unless
+    ``may_have_worked``, nothing was done since the moment of the backup, so nothing is asked again for it."""
     with database.write() as connection:
         alive = sa.select(workers.c.name).where(workers.c.state == "alive", workers.c.expires_at > db_now()).limit(1)
         name = None if are_workers_gone else connection.execute(alive).scalar()
@@ -67,6 +78,10 @@ def mark_epoch(database: Database, *, are_workers_gone: bool = False, is_origina
             deliveries_in_doubt=_mark_deliveries_in_doubt(connection),
             executions_in_doubt=_mark_executions_in_doubt(connection),
         )
+        if may_have_worked:
+            record_restore(connection)
+            _add_doubt_to_questions(connection)
+        forget_permissions(connection, sa.true())
         connection.execute(sa.update(logins).values(claim=None, claimed_until=None))
         for name in (_RESTORED, *(() if is_original_gone else (_COPY,))):
             connection.execute(build_insert_ignoring(connection, maintenance), {"name": name, "ran_at": 0.0})
@@ -135,6 +150,15 @@ def _mark_executions_in_doubt(connection: Connection) -> int:
     due = sa.update(firings).where(firings.c.hinted_at.is_not(None))
     claim = {"execution": "running", "hinted_at": None, "claimed_at": db_now()}
     return doubtful + connection.execute(due.values(**claim, **_build_gone_claim(connection))).rowcount
+
+
+def _add_doubt_to_questions(connection: Connection) -> None:
+    """Have open questions for permission say that they may have been answered since."""
+    is_open = sa.and_(waits.c.kind == WaitKind.APPROVAL.value, waits.c.closed_at.is_(None))
+    for pk, text in connection.execute(sa.select(waits.c.pk, waits.c.request).where(is_open)).all():
+        request = json.loads(text)
+        request["description"] = f"{request.get('description', '')}; {_ANSWERED_REMARK}"
+        connection.execute(sa.update(waits).where(waits.c.pk == pk).values(request=canonical_json(request)))
 
 
 def _build_gone_claim(connection: Connection) -> dict[str, object]:

@@ -27,6 +27,7 @@ from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared, fetch_rows
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.engine.storable_texts import make_storable as make_storable
+from hermes_worker.store.prefixes import find_prefix
 from hermes_worker.store.row_keys import RunKey, SessionKey
 from hermes_worker.store.runs.step_statements import INSERT_MESSAGE, MessageRow
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls, waits
@@ -682,5 +683,11 @@ _READ_MESSAGES = Prepared(
 
 
 def load_messages(connection: Connection, session_pk: int, first: int, last: int) -> list[Message]:
+    """Load the rows numbered ``first`` to ``last`` of a session's transcript, in order. Rows that a fork shares with
+    its original are read from the original's session."""
     rows = _READ_MESSAGES.all(connection, {"session_pk": session_pk, "first": first, "last": last})
-    return [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]
+    found = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in rows]
+    missing = (found[0].seq if found else last + 1) - 1
+    if missing < first or (prefix := find_prefix(connection, session_pk)) is None:
+        return found
+    return [*load_messages(connection, prefix.session_pk, first, min(missing, prefix.rows)), *found]

@@ -13,7 +13,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.core.trace_ids import derive_trace_id
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.tables import RUN_IS_UNCOUNTED, runs
+from hermes_worker.store.tables import RUN_IS_UNCOUNTED, runs, sessions
 
 _MOST = 500
 _root, _parent, _cause = runs.alias("root"), runs.alias("parent"), runs.alias("cause")
@@ -27,6 +27,7 @@ class RunEnd(NamedTuple):
     root_id: str | None
     parent_id: str | None
     cause_id: str | None
+    session_id: str
     model: str
     status: str
     exit_reason: str
@@ -40,6 +41,15 @@ class RunEnd(NamedTuple):
     call."""
     created_at: float
     finished_at: float
+
+
+class RunChain(NamedTuple):
+    """What a run belongs to."""
+
+    root_id: str
+    """The first run of its chain: itself when no other run caused it."""
+    session_id: str | None
+    """``None`` for something that is called like a run and is none."""
 
 
 def log_end(end: RunEnd) -> None:
@@ -63,7 +73,7 @@ def log_end(end: RunEnd) -> None:
     )
 
 
-_OWN = tuple(name for name in RunEnd._fields if name not in ("root_id", "parent_id", "cause_id"))
+_OWN = tuple(name for name in RunEnd._fields if name not in ("root_id", "parent_id", "cause_id", "session_id"))
 _ENDS = (
     sa.select(
         runs.c.pk,
@@ -71,8 +81,10 @@ _ENDS = (
         _root.c.run_id.label("root_id"),
         _parent.c.run_id.label("parent_id"),
         _cause.c.run_id.label("cause_id"),
+        sessions.c.session_id,
         *(runs.c[name] for name in _OWN[2:]),
     )
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
     .outerjoin(_root, _root.c.pk == runs.c.root_pk)
     .outerjoin(_parent, _parent.c.pk == runs.c.parent_pk)
     .outerjoin(_cause, _cause.c.pk == runs.c.cause_pk)
@@ -91,13 +103,13 @@ def load_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
     return [RunEnd(*row) for row in connection.execute(_ENDS.where(runs.c.pk.in_(pks)))]
 
 
-def find_root_id(database: Database, run_id: str) -> str:
-    """Find the id of the first run of the chain that a run belongs to: its own id when no other run caused it. Raises
-    ``UnavailableError``."""
+def load_chain(database: Database, run_id: str) -> RunChain:
+    """Load what a run belongs to. Raises ``UnavailableError``."""
     with database.read() as connection:
         found = connection.execute(
-            sa.select(_root.c.run_id)
-            .select_from(runs.join(_root, _root.c.pk == runs.c.root_pk))
+            sa.select(sa.func.coalesce(_root.c.run_id, runs.c.run_id), sessions.c.session_id)
+            .join(sessions, sessions.c.pk == runs.c.session_pk)
+            .outerjoin(_root, _root.c.pk == runs.c.root_pk)
             .where(runs.c.run_id == run_id)
-        ).scalar_one_or_none()
-    return run_id if found is None else str(found)
+        ).one_or_none()
+    return RunChain(run_id, None) if found is None else RunChain(*found)

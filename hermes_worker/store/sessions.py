@@ -16,17 +16,21 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.forks import FORK_KEY
 from hermes_worker.core.messages import Role, canonical_json
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.sources import SessionLabel, parse_source_kind
 from hermes_worker.core.titles import hash_title, number_title
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import coalesce_texts, text_prefix
 from hermes_worker.store.owners import is_of_tenant
-from hermes_worker.store.rows import build_insert_ignoring, store_blob
+from hermes_worker.store.prefixes import copy_rows, is_in_transcript, load_system_prompt
+from hermes_worker.store.rewinds import Rewind, made_after, record_rewind, take_note
+from hermes_worker.store.rows import build_insert_ignoring, insert_messages, store_blob
 from hermes_worker.store.runs.runs import (
     NewRun,
     SessionActive,
@@ -77,6 +81,8 @@ class SessionTotals:
     cache_write: int = 0
     reasoning: int = 0
     nano_usd: int = 0
+    unpriced_runs: int = 0
+    """Runs that cost more than is known."""
     iterations: int = 0
     tool_calls: int = 0
 
@@ -184,6 +190,7 @@ class _SessionSum(NamedTuple):
     cache_write: int
     reasoning: int
     nano_usd: int
+    unpriced_runs: int
     iterations: int
     last_active: float
     last_created: float
@@ -359,7 +366,7 @@ class Sessions:
     def list_messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
         """List rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
         with self._database.read() as connection:
-            of_session = messages.c.session_pk == self._load_row(connection, reference).pk
+            of_session = is_in_transcript(connection, self._load_row(connection, reference).pk)
             page = _ROWS.where(of_session, messages.c.seq > after).order_by(messages.c.seq).limit(limit)
             rows = fetch_rows(connection.execute(page), _MessageFacts)
             asking = sa.and_(of_session, messages.c.seq <= after, messages.c.role == Role.ASSISTANT.value)
@@ -384,9 +391,9 @@ class Sessions:
 
     def fork(self, reference: str, *, name: str, title: str | None = None, last: int | None = None) -> SessionView:
         """Open a session called ``name`` that begins with a copy of another session's transcript up to row ``last``;
-        ``None`` for all of it that is settled. Its prompts begin with the same bytes (I7), and it works in the same
-        workspace. Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork`` and, where a run is at
-        work and nothing before it can be copied, ``SessionActive``."""
+        ``None`` for all of it that is settled, 0 for nothing of it. Its prompts begin with the same bytes (I7), and it
+        works in the same workspace. Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork``
+        and, where a run is at work and nothing before it can be copied, ``SessionActive``."""
         with self._database.write() as connection:
             return self.insert_fork(connection, reference, name=name, title=title, last=last)
 
@@ -406,7 +413,7 @@ class Sessions:
             "tenant": self._tenant,
             "source": self._source,
             "name": name,
-            "system_prompt": prompt,
+            "system_prompt": prompt or load_system_prompt(connection, source.pk),
             "context_at": context_at,
             "tools_hash": tools_hash,
             "workspace": workspace,
@@ -418,6 +425,10 @@ class Sessions:
         }
         opened = self._insert_session(connection, values)
         _copy_rows(connection, source.pk, opened.pk, cut)
+        record_rewind(connection, opened.pk, Rewind(calls=made_after(connection, source.pk, cut)))
+        if cut == 0 and (note := take_note(connection, opened.pk, 1)):
+            insert_messages(connection, opened.pk, 0, note)
+            connection.execute(sa.update(sessions).where(sessions.c.pk == opened.pk).values(message_seq=1))
         mark_due(connection, opened.pk)
         copied = {"from": source.session_id, "messages": cut}
         record_action(connection, Act.SESSION_FORK, opened.session_id, after=copied)
@@ -478,9 +489,7 @@ class Sessions:
         return row
 
     def _load_by_pk(self, connection: Connection, pk: int) -> _SessionFacts:
-        row = fetch_row(connection.execute(self._select_sessions().where(sessions.c.pk == pk)), _SessionFacts)
-        assert row is not None
-        return row
+        return fetch_one(connection.execute(self._select_sessions().where(sessions.c.pk == pk)), _SessionFacts)
 
     def _insert_session(self, connection: Connection, values: Mapping[str, Any]) -> _SessionFacts:
         inserted = build_insert_ignoring(connection, sessions).values(**values, created_at=db_now())
@@ -565,6 +574,7 @@ def _select_sums(pks: Sequence[int]) -> sa.Select[Any]:
             total(runs.c.cache_write_tokens, "cache_write"),
             total(runs.c.reasoning_tokens, "reasoning"),
             total(runs.c.cost_nano_usd, "nano_usd"),
+            total(sa.case((runs.c.cost_status == CostStatus.UNKNOWN.value, 1), else_=0), "unpriced_runs"),
             total(runs.c.iteration, "iterations"),
             sa.func.max(runs.c.updated_at).label("last_active"),
             sa.func.max(runs.c.created_at).label("last_created"),
@@ -634,6 +644,7 @@ def _to_totals(sums: _SessionSum | None, calls: int) -> SessionTotals:
         cache_write=sums.cache_write,
         reasoning=sums.reasoning,
         nano_usd=sums.nano_usd,
+        unpriced_runs=sums.unpriced_runs,
         iterations=sums.iterations,
         tool_calls=calls,
     )
@@ -664,7 +675,7 @@ def _map_tool_names(row: _MessageFacts) -> dict[str, str]:
 
 def _find_cut(connection: Connection, source: _SessionFacts, last: int | None) -> int:
     """Find the last row to copy. Raises ``InvalidFork``, ``SessionActive``."""
-    of_source = messages.c.session_pk == source.pk
+    of_source = is_in_transcript(connection, source.pk)
     begun = None
     if source.active_run_pk is not None:
         its = sa.select(sa.func.min(messages.c.seq)).where(of_source, messages.c.run_pk == source.active_run_pk)
@@ -675,6 +686,8 @@ def _find_cut(connection: Connection, source: _SessionFacts, last: int | None) -
         if whole == 0 and begun is not None:
             raise SessionActive("a run is at work in this session and no turn of it is over; fork it when that ended")
         return whole
+    if last == 0:
+        return 0
     if not 1 <= last <= whole:
         raise InvalidFork(f"there is no message {last} in what is over of this session, which has {whole}")
     _require_whole(connection, of_source, last, whole)
@@ -694,20 +707,11 @@ def _require_whole(connection: Connection, of_source: sa.ColumnElement[bool], la
 def _copy_rows(connection: Connection, source_pk: int, fork_pk: int, cut: int) -> None:
     """Copy the rows, so that neither session needs the other; large texts are shared by their hash. Permissions that a
     person gave, and what a client stored with the conversation, stay with the source."""
-    rows = sa.select(
-        sa.literal(fork_pk, sessions.c.pk.type),
-        messages.c.seq,
-        sa.literal(0, messages.c.run_pk.type),
-        messages.c.role,
-        messages.c.body,
-        messages.c.blob_hash,
-        messages.c.created_at,
-    ).where(messages.c.session_pk == source_pk, messages.c.seq <= cut)
-    names = ("session_pk", "seq", "run_pk", "role", "body", "blob_hash", "created_at")
-    connection.execute(sa.insert(messages).from_select(names, rows))
+    copy_rows(connection, source_pk, fork_pk, cut)
     documents = sa.select(
         sa.literal(fork_pk, sessions.c.pk.type), session_documents.c.key, session_documents.c.body
     ).where(
-        session_documents.c.session_pk == source_pk, session_documents.c.key.not_in((APPROVED_KEY, CONVERSATION_KEY))
+        session_documents.c.session_pk == source_pk,
+        session_documents.c.key.not_in((APPROVED_KEY, CONVERSATION_KEY, FORK_KEY)),
     )
     connection.execute(sa.insert(session_documents).from_select(("session_pk", "key", "body"), documents))

@@ -5,13 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.errors import HermesError
+from hermes_worker.core.short_ids import AmbiguousId
 
 _NAMED_MAX = 5
-
-
-class AmbiguousId(HermesError):
-    """Several ids begin with the given text."""
 
 
 def complete_id(

@@ -34,7 +34,7 @@ class DatabaseSize:
 
     @property
     def is_bloated(self) -> bool:
-        """Whether it is worth while to reclaim the empty space."""
+        """Whether the database holds so much empty space that reclaiming it is worth while."""
         is_hollow = self.free_bytes >= max(_FREE_BYTES_NOTED, _FREE_PART_NOTED * self.total_bytes)
         return is_hollow or bool(self.dead_rows)
 

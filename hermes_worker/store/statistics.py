@@ -96,7 +96,8 @@ def load_totals(connection: Connection) -> Totals:
     summed = sa.select(statistics.c.measure, statistics.c.labels, sa.func.sum(statistics.c.amount))
     for measure, labels, amount in connection.execute(summed.group_by(statistics.c.measure, statistics.c.labels)):
         found[measure, tuple(json.loads(labels))] += int(amount)
-    for which in (RUN_IS_OPEN, RUN_IS_UNCOUNTED):
+    # An evaluation is marked from its beginning, and so never counted.
+    for which in (sa.and_(RUN_IS_OPEN, runs.c.is_counted == 0), RUN_IS_UNCOUNTED):
         found.update(_sum_runs(connection, which))
     found.update(_sum_deliveries(connection, _DELIVERY_IS_UNCOUNTED))
     found.update(_sum_firings(connection, _FIRING_IS_UNCOUNTED))

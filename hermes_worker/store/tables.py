@@ -8,8 +8,8 @@ Times are epoch seconds (double precision) by the database's clock. Rows that gr
 nobody has claimed it since. The partial indexes hold due and claimed rows only, so that looking for work costs what
 there is to do, not what there has been.
 
-What people, models and tools wrote is ``SealedText``, which may be encrypted at rest. ``docs/encryption.md`` names
-each column that holds text, and says why it is clear if it is; a test compares.
+What people, models and tools wrote is ``SealedText``, which may be encrypted at rest. ``docs/encryption.md`` says
+why a column of text is clear; those that are stand in ``tests/clear_columns.toml``, and a test compares.
 """
 
 from __future__ import annotations
@@ -373,8 +373,10 @@ run_inputs = sa.Table(
     metadata,
     sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), primary_key=True),
     sa.Column("spec", SealedText("run_inputs.spec"), nullable=False),
+    sa.Column("title", SealedText("run_inputs.title")),
 )
-"""The submission of a run, as JSON (``core.spec.RunSpec``); written once."""
+"""The submission of a run, as JSON (``core.spec.RunSpec``); written once. ``title`` is what lists show of it
+(``core.titles``); null for runs without words, and from before there were titles of runs."""
 
 run_tags = sa.Table(
     "run_tags",
@@ -1229,6 +1231,20 @@ provider_keys = sa.Table(
 )
 """Provider keys that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows are
 added and deleted, never changed. ``fingerprint`` tells keys apart and reveals nothing of them."""
+
+workspace_heads = sa.Table(
+    "workspace_heads",
+    metadata,
+    sa.Column("tenant", Tenant, primary_key=True),
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("version", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("tree", sa.String(64)),
+    sa.Column("secret", SealedText("workspace_heads.secret"), nullable=False),
+    sa.Column("swept", sa.BigInteger(), nullable=False, server_default="0"),
+    sa.Column("changed_at", Seconds, nullable=False),
+)
+"""The snapshots of workspaces in object storage. ``name`` is that of the workspace's directory, ``tree`` the snapshot
+that counts, ``secret`` seals its objects, and ``swept`` is the version at which unneeded objects were removed."""
 
 configurations = sa.Table(
     "configurations",

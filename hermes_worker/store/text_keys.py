@@ -73,6 +73,16 @@ def _format_keys(ids: set[str] | frozenset[str]) -> str:
     return f"the key{'s' if len(ids) > 1 else ''} {', '.join(sorted(ids))}"
 
 
+def record_key_use(database: Database) -> None:
+    """Record the key that texts are encrypted with in the transaction of ``database``, where no process did so within
+    the last minute: the row is one for all, and a caller's transaction may hold it long."""
+    key = database.sealer.keys.first
+    if database.sealer.is_on and not any(
+        use.key_id == key and use.unused_s < _SAY_S for use in list_key_uses(database)
+    ):
+        _record_use(database, key)
+
+
 class _Watch:
     """Keeps the keys of one process up to date. Thread-safe."""
 

@@ -20,13 +20,7 @@ from hermes_worker.core.questions import RefusedBy
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.schemas.usage import UsageObject
-
-MESSAGE_DELTA = "message.delta"
-REASONING_AVAILABLE = "reasoning.available"
-TOOL_PROGRESS = "tool.progress"
-"""Progress that a tool reports while it runs; it is sent once and never again."""
-TOOL_GENERATING = "tool.generating"
-"""A hint: a reader that comes back may get it again."""
+from hermes_worker.stream.wire_events import MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS
 
 ANY_RUN_EVENT = "RunStreamEvent"
 ANY_TREE_EVENT = "TreeStreamEvent"
@@ -91,6 +85,8 @@ class ToolStartedFields(TypedDict):
     tool: str
     preview: str
     """The beginning of its arguments, without secrets."""
+    about: str
+    """Its arguments in words, on one line, without secrets."""
     tool_call_id: NotRequired[str]
     position: NotRequired[int]
 

@@ -33,9 +33,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX, describe_call
+from hermes_worker.core.cloud_events import wrap_in_cloud_event
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
@@ -43,10 +45,6 @@ from hermes_worker.core.sent_text_marks import EventMark
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.usage import UsageObject
 from hermes_worker.stream.events import (
-    MESSAGE_DELTA,
-    REASONING_AVAILABLE,
-    TOOL_GENERATING,
-    TOOL_PROGRESS,
     MessageCompletedFields,
     MessageDeltaFields,
     ReasoningFields,
@@ -60,6 +58,13 @@ from hermes_worker.stream.events import (
     find_field_names,
 )
 from hermes_worker.stream.live import PROGRESS_CHARS_MAX, LiveEntry
+from hermes_worker.stream.wire_events import (
+    MESSAGE_DELTA,
+    REASONING_AVAILABLE,
+    TOOL_GENERATING,
+    TOOL_PROGRESS,
+    WireEvent,
+)
 
 KEEPALIVE = b": keepalive\n\n"
 CLOSED = b": stream closed\n\n"
@@ -134,27 +139,22 @@ def _parse_mark(text: str) -> EventMark:
 # --- the wire --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireEvent:
-    """One event as a client gets it."""
-
-    id: str
-    name: str
-    at: float
-    """Epoch seconds."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_last(self) -> bool:
-        return self.name in TERMINAL_EVENTS
+def format_cloud_event(run_id: str, event: WireEvent) -> bytes:
+    """Write an event in SSE form, as a CloudEvent; nothing for a hint, which has no id of its own."""
+    if event.name in (TOOL_PROGRESS, TOOL_GENERATING):
+        return b""
+    return _format_document(event.id, wrap_in_cloud_event(event.fields, event.name, event.id, run_id, event.at))
 
 
 def format_frame(run_id: str, event: WireEvent) -> bytes:
     """Write an event in SSE form: its id, and one line of JSON."""
-    document = {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields}
+    return _format_document(event.id, {"event": event.name, "run_id": run_id, "timestamp": event.at, **event.fields})
+
+
+def _format_document(event_id: str, document: Mapping[str, object]) -> bytes:
     # JSON writes every line break inside a string as an escape, so this is one line whatever the model wrote.
     line = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return b"id: %b\ndata: %b\n\n" % (event.id.encode("ascii"), line.encode("utf-8", "replace"))
+    return b"id: %b\ndata: %b\n\n" % (event_id.encode("ascii"), line.encode("utf-8", "replace"))
 
 
 def build_usage(usage: Usage) -> UsageObject:
@@ -221,7 +221,9 @@ def _text(data: Mapping[str, Any]) -> str:
 
 
 def _build_start_fields(data: Mapping[str, Any]) -> ToolStartedFields:
-    shown = ToolStartedFields(tool=data["tool"], preview=redact(str(data.get("preview") or "")))
+    tool, preview = data["tool"], str(data.get("preview") or "")
+    about = str(data.get("about") or describe_call(tool, preview))
+    shown = ToolStartedFields(tool=tool, preview=redact(preview), about=redact(about)[:ABOUT_CHARS_MAX])
     if position := _read_later_position(data):
         shown["position"] = position
     if "tool_call_id" in data:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 _ANYWHERE = frozenset({"doctor"})
 """Commands that work, as far as they go, where nothing else does."""
-_LINUX_ONLY = frozenset({"dev chaos"})
+_LINUX_ONLY = frozenset({"dev chaos", "dev prove"})
 _WAITING = frozenset({"run", "up", "start worker"})
 """Commands that wait for processes without reaping them."""
 _WAITS_SINCE = (3, 13)
@@ -33,7 +33,7 @@ _MACOS_LACKS = (
     "commands of agents are not confined, because bubblewrap and Landlock are of Linux",
     "roles are started and not forked, so each takes longer to start and more memory",
     "processes that are killed leave what they started to be found by the next start",
-    "'hermes-worker dev chaos' does not run",
+    "'hermes-worker dev chaos' and 'hermes-worker dev prove' do not run",
 )
 
 

@@ -26,19 +26,22 @@ from hermes_worker.core.delegation import CHILD_TIMEOUT_S_MIN, DelegationPolicy
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.guardrails import GuardLimits, GuardrailRules
 from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, expand_events
+from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.local.paths import processes_dir
 from hermes_worker.models.build import (
     build_auxiliary_chains,
     build_chain,
+    build_configured_limits,
     build_grants,
     build_key_rules,
     build_model_choice,
     build_named_choices,
     list_auxiliary_names,
 )
-from hermes_worker.models.credentials import CredentialPool, FirstKey, KeyPool
+from hermes_worker.models.credentials import CredentialPool, FirstKey
 from hermes_worker.models.governor import Governor
-from hermes_worker.models.key_watch import KeyStateLookup, KeyWatch, NoKeyStates
+from hermes_worker.models.key_watch import KeyWatch
+from hermes_worker.role_needs import require_role_needs
 from hermes_worker.safety.redaction import Redactor, is_secret_name
 from hermes_worker.settings import Settings
 from hermes_worker.settings.overriding import Overrides, override_settings
@@ -65,9 +68,9 @@ if TYPE_CHECKING:
     from hermes_worker.core.offered_skills import SkillLibrary
     from hermes_worker.models.chain import ModelChoice
     from hermes_worker.models.tenant_watch import TenantKeyWatch
+    from hermes_worker.store.artifacts.contents import ContentStore
     from hermes_worker.tasks.calls.approval_rules import ApprovalRules
-    from hermes_worker.tasks.context import ModelChain as TaskChain
-    from hermes_worker.tasks.context import TenantModelLookup, TenantModels, WorkerContext, WorkerHooks
+    from hermes_worker.tasks.context import TenantModels, WorkerContext, WorkerHooks, WorkerModels
     from hermes_worker.tasks.deliver import DeliveryContext
     from hermes_worker.tasks.heartbeat import LaneStarter, RowPruner, WorkerKeeper
     from hermes_worker.tasks.inbound_files import FetchingContext
@@ -78,6 +81,8 @@ if TYPE_CHECKING:
     from hermes_worker.tasks.remote_tasks import TaskCloser
     from hermes_worker.tasks.tool_sources import ToolLister
     from hermes_worker.tasks.workspace_gc import WorkspaceCollector, WorkspaceNeeds
+    from hermes_worker.workspaces.base import FileKeeper
+    from hermes_worker.workspaces.remote.targets import TidiedTarget
     from hermes_worker.workspaces.sandbox.backends import Sandbox
 
 
@@ -100,6 +105,8 @@ class WorkerOptions:
     """Made when it begins to consume, and removed when it begins to leave."""
     more_tools: Sequence[Tool] = ()
     """Tools beside the installed ones; the crash lab brings its own."""
+    has_beat: bool = False
+    """Whether a scheduler lives in the same process."""
     lanes: LaneStarter | None = None
     """Starts lanes for this process's suspects. ``None`` in a lane."""
 
@@ -108,17 +115,12 @@ class WorkerOptions:
         """Whether this process does suspects, one at a time, and nothing else."""
         return any(QueueName(queue).is_for_lanes for queue in self.queues)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerModels:
-    """The providers and keys of a worker's model calls."""
-
-    chain: TaskChain
-    auxiliary: Mapping[str, TaskChain]
-    pool: KeyPool
-    keys: KeyStateLookup
-    of_tenants: TenantModelLookup
-    """For tenants that have keys of their own."""
+    @property
+    def role(self) -> str:
+        """The first of its queues, for those who tell roles apart; ``worker`` for one that consumes all."""
+        if set(self.queues) >= {name.value for name in STANDING_QUEUES}:
+            return "worker"
+        return self.queues[0].removeprefix("suspect_")
 
 
 def build_compactor(shared: SharedParts) -> Compactor | None:
@@ -143,6 +145,14 @@ class SharedParts:
     leases: Leases
     sandbox: Sandbox
     redactor: Redactor
+    contents: ContentStore
+    """Where the files that runs leave are kept."""
+    open_keeper: Callable[[str], FileKeeper] | None = None
+    """Opens what keeps the files of a workspace in object storage; ``None`` where that is not set up."""
+    fetch_files: Callable[[str], None] = lambda workspace: None
+    """Brings the files of a workspace to this machine, where they are in object storage. Raises nothing."""
+    object_target: TidiedTarget | None = None
+    """The workspaces in object storage."""
 
 
 def build_worker_models(shared: SharedParts, watch_tenants: Callable[[], TenantKeyWatch[TenantModels]]) -> WorkerModels:
@@ -151,13 +161,13 @@ def build_worker_models(shared: SharedParts, watch_tenants: Callable[[], TenantK
     """
     from hermes_worker.models.chain import NoChain
     from hermes_worker.models.tenant_watch import PoolWhereNeeded
-    from hermes_worker.tasks.context import NoTenantKeys
+    from hermes_worker.tasks.context import WorkerModels
 
     settings, database = shared.settings, shared.database
+    governor = Governor(shared.redis, build_configured_limits(settings))
+    prices = dict(parse_own_price(text) for text in settings.model.prices)
     if not {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(shared.options.queues):
-        return WorkerModels(
-            chain=NoChain(), auxiliary={}, pool=FirstKey(), keys=NoKeyStates(), of_tenants=NoTenantKeys()
-        )
+        return WorkerModels(chain=NoChain(), governor=governor, prices=prices)
     chain = build_chain(settings, build_grants(settings, database))
     of_tenants = watch_tenants()
     watch = KeyWatch(KeyStates(database, build_key_rules(settings)))
@@ -170,7 +180,15 @@ def build_worker_models(shared: SharedParts, watch_tenants: Callable[[], TenantK
 
     pool = PoolWhereNeeded(CredentialPool(shared.redis, Strategy(settings.model.key_strategy)), FirstKey(), has_pools)
     auxiliary = build_auxiliary_chains(settings)
-    return WorkerModels(chain=chain, auxiliary=auxiliary, pool=pool, keys=watch, of_tenants=of_tenants)
+    return WorkerModels(
+        chain=chain,
+        auxiliary=auxiliary,
+        of_tenants=of_tenants,
+        governor=governor,
+        pool=pool,
+        keys=watch,
+        prices=prices,
+    )
 
 
 def make_override_builder(
@@ -182,11 +200,11 @@ def make_override_builder(
     settings = shared.settings
 
     @lru_cache(_OVERRIDES_KNOWN_MAX)
-    def served(overrides: str) -> dict[str, Any]:
+    def build_overridden(overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
         said = json.loads(overrides)
         chosen = override_settings(settings, said)
         is_built_in = compactor is not None and settings.model.compactor == "summary"
-        found = {
+        rules = {
             "delegation": build_delegation_policy(chosen),
             "approvals": build_approval_rules(chosen),
             "guardrails": build_guardrail_rules(chosen),
@@ -195,12 +213,16 @@ def make_override_builder(
             ),
             **of_features(chosen, said),
         }
-        if (limits := build_command_limits(chosen)) != build_command_limits(settings):
-            sandbox, rule = shared.sandbox.with_limits(limits), build_copy_rule(settings, shared.database)
-            found["workspace"] = make_workspace_opener(settings, sandbox, rule)
-        return found
+        if (limits := build_command_limits(chosen)) == build_command_limits(settings):
+            return rules, {}
+        sandbox, rule = shared.sandbox.with_limits(limits), build_copy_rule(settings, shared.database)
+        return rules, {"workspace": make_workspace_opener(settings, sandbox, rule, shared.open_keeper)}
 
-    return lambda parts, overrides: replace(parts, **served(overrides))
+    def override(parts: WorkerContext, overrides: str) -> WorkerContext:
+        rules, others = build_overridden(overrides)
+        return replace(parts, rules=replace(parts.rules, **rules), **others)
+
+    return override
 
 
 def load_what_runs_here(shared: SharedParts, catalog: ToolCatalog) -> None:
@@ -208,7 +230,7 @@ def load_what_runs_here(shared: SharedParts, catalog: ToolCatalog) -> None:
     is imported in the middle of a step. Raises ``ConfigurationError``.
     """
     queues = {QueueName(queue) for queue in shared.options.queues}
-    plugins.require_settings(shared.settings, {ProcessRole(queue.value.removeprefix("suspect_")) for queue in queues})
+    require_role_needs(shared.settings, {ProcessRole(queue.value.removeprefix("suspect_")) for queue in queues})
     found = installed.list_foreign()
     if queues & {QueueName.TOOLS, QueueName.SUSPECT_TOOLS}:
         catalog.load_all()
@@ -231,12 +253,12 @@ def build_process_watcher(shared: SharedParts, parts: WorkerContext) -> ProcessW
 
     watching = WatchContext(
         rows=Processes(shared.database),
-        calls=parts.calls,
+        calls=parts.rows.calls,
         sender=parts.sender,
         workspace=parts.workspace,
         processes_dir=processes_dir(shared.settings.home),
         redactor=shared.redactor,
-        turns_max=parts.delegation.turns_max,
+        turns_max=parts.rules.delegation.turns_max,
     )
     return ProcessWatcher(watching, is_on=QueueName.TOOLS in shared.options.queues)
 
@@ -295,8 +317,8 @@ def build_workspace_collector(shared: SharedParts, needs: WorkspaceNeeds) -> Wor
 
     settings = shared.settings
     is_ours = QueueName.TOOLS in shared.options.queues and not shared.options.is_lane
-    place = find_workspace_target(settings) if is_ours else None
-    return WorkspaceCollector(place, needs, settings.terminal.remote_idle_s, partial(is_copy, shared.database))
+    places = [place for place in (find_workspace_target(settings), shared.object_target) if place and is_ours]
+    return WorkspaceCollector(places, needs, settings.terminal.remote_idle_s, partial(is_copy, shared.database))
 
 
 def build_delivery_parts(shared: SharedParts) -> DeliveryContext:
@@ -314,7 +336,7 @@ def build_delivery_parts(shared: SharedParts) -> DeliveryContext:
         dispatcher=dispatcher,
         sender=shared.publisher,
         leases=shared.leases,
-        attachments=partial(build_file_outbox, settings),
+        attachments=partial(build_file_outbox, settings, fetch_files=shared.fetch_files),
         filters_silence=settings.delivery.filter_silence,
         secrets=(*dispatcher.secrets, *(secret.reveal() for secret in settings.secrets)),
         pace=ChatPace(governor=Governor(shared.redis)),
@@ -449,7 +471,6 @@ def build_approval_rules(settings: Settings) -> ApprovalRules:
         timeout_s=chosen.timeout_s,
         deny=chosen.deny,
         allowed=frozenset(chosen.allowed),
-        asks_for_skills=settings.skills.writes == "ask",
         by_source={source: UnattendedMode(outcome) for source, outcome in sources.items()},
     )
 

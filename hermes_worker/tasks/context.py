@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from hermes_worker.agent.tools.base import Tool, ToolPolicies
+from hermes_worker.agent.tools.base import Tool, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.catalog import ToolCatalog
 from hermes_worker.core import events as ev
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import DelegationPolicy
 from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, Prepare, RunTool
+from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.inner_calls import InnerCall
@@ -251,77 +252,113 @@ class ReviewBeginner(Protocol):
         ...
 
 
+class ForkedCalls(Protocol):
+    """Answers the calls of forks from rows. Implemented by ``features.forks.work.ForkedCallRows``."""
+
+    def find_answer(self, claim: CallClaim) -> ToolResult | None:
+        """Find the result that stands in for a call of a session that was forked; ``None`` when the call may run.
+        Raises ``UnavailableError``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContext:
-    """Everything a worker process needs to run tasks."""
+class WorkerRows:
+    """The rows that the steps of runs read and write."""
 
     runs: IterationStore
     calls: CallStore
     waits: WaitStore
     auxiliary_calls: AuxiliaryStore
     transcripts: TranscriptStore
-    sender: Sender
-    leases: Leases
-    live: Live
-    catalog: ToolCatalog
-    chain: ModelChain
-    """The providers that model calls go to, in a worker that makes them; empty in any other worker (``NoChain``)."""
-    workspace: Callable[[str], Workspace]
-    """Opens the workspace a session's stored description names."""
     now: Callable[[], float]
     """Epoch seconds by the database's clock."""
-    delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
-    approvals: ApprovalRules = field(default_factory=ApprovalRules)
-    """The rules by which commands need permission."""
-    guardrails: GuardrailRules = field(default_factory=GuardrailRules)
-    """The rules about an agent that repeats itself in vain."""
-    governor: CallGovernor = field(default_factory=NoGovernor)
-    """Decides when a model may be asked, over all workers."""
-    auxiliary_chains: Mapping[str, ModelChain] = field(default_factory=dict)
-    """Providers for calls beside the conversation, by the name of their task."""
-    tenant_models: TenantModelLookup = field(default_factory=NoTenantKeys)
-    """The providers of tenants that have provider keys of their own, in place of ``chain`` and ``auxiliary_chains``."""
-    pool: KeyPool = field(default_factory=FirstKey)
-    """Decides which of a provider's several keys a turn uses."""
-    keys: KeyStateLookup = field(default_factory=NoKeyStates)
-    """The states of keys: a key without money, or whose server is down, is not used."""
-    model: ModelOptions = field(default_factory=ModelOptions)
     files: FileStore | None = None
     """Files of messages that belong into workspaces."""
     remote_tasks: RemoteTasks | None = None
     """The rows of tasks that servers work on."""
     processes: Processes | None = None
     """The rows of background processes; ``None`` where none can be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerModels:
+    """The providers that model calls go to, and the keys that they use."""
+
+    chain: ModelChain
+    """The providers of the conversation; empty (``NoChain``) in a worker that makes no model calls."""
+    auxiliary: Mapping[str, ModelChain] = field(default_factory=dict)
+    """Providers for calls beside the conversation, by the name of their task."""
+    of_tenants: TenantModelLookup = field(default_factory=NoTenantKeys)
+    """The providers of tenants that have provider keys of their own, in place of ``chain`` and ``auxiliary``."""
+    governor: CallGovernor = field(default_factory=NoGovernor)
+    """Decides when a model may be asked, over all workers."""
+    pool: KeyPool = field(default_factory=FirstKey)
+    """Decides which of a provider's several keys a turn uses."""
+    keys: KeyStateLookup = field(default_factory=NoKeyStates)
+    """The states of keys: a key without money, or whose server is down, is not used."""
+    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """The installation's own prices, by provider and model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRules:
+    """What the settings decide about the steps of a run. A run that overrides settings has its own."""
+
+    delegation: DelegationPolicy = field(default_factory=DelegationPolicy)
+    approvals: ApprovalRules = field(default_factory=ApprovalRules)
+    """The rules by which commands need permission."""
+    guardrails: GuardrailRules = field(default_factory=GuardrailRules)
+    """The rules about an agent that repeats itself in vain."""
+    policies: ToolPolicies = field(default_factory=ToolPolicies)
+    """What the settings decide for tools."""
+    model: ModelOptions = field(default_factory=ModelOptions)
+    calls_max: int = 64
+    """Tool calls one reply may ask for."""
+    reviewing: ReviewBeginner | None = None
+    """Begins reviews of conversations behind their turns; ``None`` where there are none."""
+    checkpoints: CheckpointKeeper | None = None
+    """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
+    forks: ForkedCalls | None = None
+    """Judges the calls of forks; ``None`` in a worker that has no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """Everything a worker process needs to run tasks."""
+
+    rows: WorkerRows
+    models: WorkerModels
+    rules: RunRules = field(default_factory=RunRules)
+    sender: Sender
+    leases: Leases
+    live: Live
+    catalog: ToolCatalog
+    workspace: Callable[[str], Workspace]
+    """Opens the workspace a session's stored description names."""
     hooks: WorkerHooks = field(default_factory=WorkerHooks)
     """Foreign code that is asked before a step is written."""
     fair_semaphore: AbstractContextManager[None] = field(default_factory=nullcontext)
     """Entered by a model task for what it computes and writes, never while it waits for a model or sleeps."""
     redactor: Redactor = field(default_factory=Redactor)
     """Hides secrets in what tools return."""
-    reviewing: ReviewBeginner | None = None
-    """Begins reviews of conversations behind their turns; ``None`` where there are none."""
-    checkpoints: CheckpointKeeper | None = None
-    """Where the files of a workspace are kept before a call changes them; ``None`` where they are not."""
-    policies: ToolPolicies = field(default_factory=ToolPolicies)
-    """What the settings decide for tools."""
     overridden_by: Callable[[WorkerContext, str], WorkerContext] = lambda parts, overrides: parts
     """Builds the context for a run that overrides settings, from ``RunSpec.overrides`` in canonical JSON."""
-    prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
-    """The installation's own prices, by provider and model."""
-    calls_max: int = 64
-    """Tool calls one reply may ask for."""
     commit_patience_s: float = 600.0
     """How many seconds a result is kept in memory for a database that is away, while its claim is not known to be lost.
     """
 
     def for_run(self, run: RunRecord) -> WorkerContext:
-        """These parts, with the settings that the run was accepted with."""
-        return self if run.overrides is None else self.overridden_by(self, run.overrides)
+        """These parts, with the settings that the run was accepted with. An evaluation has no hooks, no reviews and no
+        checkpoints."""
+        parts = self if run.overrides is None else self.overridden_by(self, run.overrides)
+        if run.origin != EVALUATION_SOURCE:
+            return parts
+        return replace(parts, hooks=WorkerHooks(), rules=replace(parts.rules, reviewing=None, checkpoints=None))
 
     def find_models(self, session_pk: int) -> TenantModels:
         """The providers that model calls of a session go to."""
-        if not self.tenant_models.is_empty:
-            own = self.tenant_models.find(self.runs.load_session_context(session_pk).tenant)
+        if not self.models.of_tenants.is_empty:
+            own = self.models.of_tenants.find(self.rows.runs.load_session_context(session_pk).tenant)
             if own is not None:
                 return own
-        return TenantModels(chain=self.chain, auxiliary=self.auxiliary_chains)
+        return TenantModels(chain=self.models.chain, auxiliary=self.models.auxiliary)

@@ -101,7 +101,7 @@ def _deliver(parts: DeliveryContext, effect: SendDelivery) -> None:
         count("hint.stale")
         return
     count("delivery.claimed")
-    faults.pass_point(FaultPoint.DELIVER_AFTER_CLAIM)
+    faults.pass_point(FaultPoint.DELIVER_AFTER_CLAIM, effect.run_id)
     with (
         bind_facts(delivery_id=claim.delivery_id, run_id=claim.run_id, attempt=claim.attempt),
         parts.leases.hold_claim(claim.token, claim.run_id or claim.delivery_id, may_hand_over=False) as abort,
@@ -158,7 +158,8 @@ class _DeliveryAttempt:
             return self._parts.outbox.expand(claim, missing)
         target = found.targets[0]
         if claim.is_preview:
-            return self._send_preview(target)
+            assert claim.run_id is not None  # a preview is of a run; sent as a message it would be an answer
+            return self._send_preview(target, claim.run_id)
         if Adjustment.BUTTONS_GONE in claim.adjustments:
             return self._take_buttons_away(target)
         if named != format_reference(ChatRef(target)).lower() and target.platform != LOCAL and not self._is_replayed:
@@ -174,18 +175,17 @@ class _DeliveryAttempt:
         self._write(partial(self._parts.outbox.release, self._claim))
         return []
 
-    def _send_preview(self, target: Target) -> list[Hint]:
-        assert self._claim.run_id is not None
+    def _send_preview(self, target: Target, run_id: str) -> list[Hint]:
         if self._why_dead(target) is not None:
             after = PreviewResult(standing=self._claim.standing, delay_s=None)
             self._write(partial(self._parts.outbox.record_preview, self._claim, after))
             return []
         outbox = self._parts.attachments(self._claim.workspace) if self._claim.workspace else None
         signs = self._wishes.signs
-        at_work = self._parts.progress(self._claim.run_id) if signs.depends_on_progress else RunProgress()
+        at_work = self._parts.progress(run_id) if signs.depends_on_progress else RunProgress()
         text, progress = "", ""
         if signs.has_text:
-            text = render_preview(self._parts.written(self._claim.run_id), self._redact_text, outbox)
+            text = render_preview(self._parts.written(run_id), self._redact_text, outbox)
             progress = self._redact_text(format_progress(at_work.calls, signs.progress))
         reply_to = self._wishes.message_replied_to(target, part=0)
         preview = ChatPreview(
@@ -309,7 +309,7 @@ class _DeliveryAttempt:
             if isinstance(outcome, DeliveryError):
                 self._parts.pace.report_error(target, outcome)
                 return self._retry(target, outcome, is_in_doubt)
-            faults.pass_point(FaultPoint.DELIVER_AFTER_SEND)
+            faults.pass_point(FaultPoint.DELIVER_AFTER_SEND, self._claim.run_id or self._claim.delivery_id)
             receipt, is_in_doubt = outcome.message_id, False
             if self._claim.asks and receipt is not None:
                 # A reply to any of its messages answers the question.

@@ -31,17 +31,16 @@ class MessagePart:
     """One message: a text, or a file with a text."""
 
     text: str
-    file: MediaFile | None = None
-    picture: MediaPicture | None = None
-    """A picture in place of a file: it is fetched when it is sent."""
+    file: MediaFile | MediaPicture | None = None
+    """A picture is fetched when it is sent."""
     kind: MediaKind = MediaKind.DOCUMENT
     buttons: tuple[ChatButton, ...] = ()
     """Buttons that people can press below the message."""
 
     @property
     def has_file(self) -> bool:
-        """Whether it is more than a text."""
-        return self.file is not None or self.picture is not None
+        """Whether the part brings a file, and is not text alone."""
+        return self.file is not None
 
     def open_content(
         self, conceal: Callable[[str], str], fetch: Callable[[MediaPicture], Attachment]
@@ -50,8 +49,8 @@ class MessagePart:
         ``fetch`` gets a picture from its address.
         """
         try:
-            if self.picture is not None:
-                return self.text, fetch(self.picture)
+            if isinstance(self.file, MediaPicture):
+                return self.text, fetch(self.file)
             if self.file is None:
                 return self.text, None
             return self.text, _redact_attachment(read_judged_file(self.file, self.kind), conceal)
@@ -60,11 +59,13 @@ class MessagePart:
 
     def text_without_file(self, reason: str) -> str:
         """The text that is sent in place of the file."""
-        if self.picture is not None:
-            note = self.picture.link
-        else:
-            assert self.file is not None
-            note = _format_not_sent(self.file.name, reason)
+        match self.file:
+            case None:
+                return self.text
+            case MediaPicture():
+                note = self.file.link
+            case MediaFile():
+                note = _format_not_sent(self.file.name, reason)
         return f"{self.text}\n\n{note}" if self.text else note
 
 
@@ -82,7 +83,7 @@ def split_report(text: str, target: Target, dispatcher: Dispatcher, outbox: File
         whole = "\n\n".join(part for part in (wishes.text, left_out) if part)
         return _split_text(whole, dispatcher.limit(target))
     files = [_file_piece(outbox.judge(path), wishes) for path in wishes.paths]
-    files += [MessagePart(text="", picture=picture, kind=MediaKind.IMAGE) for picture in wishes.pictures]
+    files += [MessagePart(text="", file=picture, kind=MediaKind.IMAGE) for picture in wishes.pictures]
     caption = dispatcher.caption_limit(target.platform)
     if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
         return [replace(files[0], text=wishes.text)]

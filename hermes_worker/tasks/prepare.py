@@ -47,20 +47,20 @@ def prepare(parts: WorkerContext, effect: Prepare, at: float) -> None:
 
 
 def _claim(parts: WorkerContext, effect: Prepare) -> IterationClaim | None:
-    return parts.runs.claim_preparation(effect, parts.leases.owner)
+    return parts.rows.runs.claim_preparation(effect, parts.leases.owner)
 
 
 def _prepare(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal) -> StepDone:
-    session = parts.runs.load_session_context(claim.loaded.session_pk)
-    if parts.files is not None and not abort.is_set():
-        _place_files(parts, parts.files, session, claim.loaded.pk)
+    session = parts.rows.runs.load_session_context(claim.loaded.session_pk)
+    if parts.rows.files is not None and not abort.is_set():
+        _place_files(parts, parts.rows.files, session, claim.loaded.pk)
     section, folder = ("", "") if abort.is_set() else _read_project_file(parts, session)
     faults.pass_point(FaultPoint.PREPARE_AFTER_READ, claim.run_id)
 
     def write() -> list[Hint]:
         if abort.is_set():  # handed over, or stopped: in a run that is being stopped, giving the claim up ends it
-            return parts.runs.release_iteration(claim)
-        return parts.runs.commit_preparation(claim, section, mark_hint_shown(folder) if folder else {})
+            return parts.rows.runs.release_iteration(claim)
+        return parts.rows.runs.commit_preparation(claim, section, mark_hint_shown(folder) if folder else {})
 
     hints = write_outcome(parts, write, abort, refused="prompt.refused")
     is_watched = claim.loaded.is_watched or parts.leases.is_watched(claim.run_id)
@@ -107,7 +107,7 @@ def _read_project_file(parts: WorkerContext, session: SessionContext) -> tuple[s
         if judged.threats:
             count("untrusted.suspicious")
             log.warning("untrusted.suspicious", tool="project files", threats=list(judged.threats))
-    return render_project_section(hidden, parts.model.window or USUAL_WINDOW), workspace.root if hidden else ""
+    return render_project_section(hidden, parts.rules.model.window or USUAL_WINDOW), workspace.root if hidden else ""
 
 
 _STEP = RunStep(

@@ -107,8 +107,8 @@ class ChatPreview:
         if not isinstance(outcome, DeliveryError):
             return apply_outcome(standing, step, PreviewOutcome.SHOWN, message_id=outcome.message_id)
         self.pace.report_error(self.target, outcome)
-        became = _outcome_of_error(outcome, step)
-        return apply_outcome(standing, step, became, retry_after_s=outcome.retry_after_s or 0.0)
+        failed = _outcome_of_error(outcome, step)
+        return apply_outcome(standing, step, failed, retry_after_s=outcome.retry_after_s or 0.0)
 
 
 def _outcome_of_error(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:

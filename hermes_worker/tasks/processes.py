@@ -105,7 +105,7 @@ class ProcessWatcher:
         if not directory.is_dir():
             return []
         names = [entry.name for entry in directory.iterdir() if PROCESS_NAME.fullmatch(entry.name)]
-        strays = remove_orphans(directory, names, self._parts.rows.find_known(names)) if names else []
+        strays = remove_orphans(directory, names, self._parts.rows.find_known(names) if names else ())
         if strays:
             log.info("process.forgotten", count=len(strays))
         return strays

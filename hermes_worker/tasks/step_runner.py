@@ -100,7 +100,7 @@ def _run_claimed(step: RunStep[EffectT, ClaimT], parts: WorkerContext, effect: E
     began = time.monotonic()
     faults.pass_point(step.after_claim, effect.run_id)
     with (
-        bind_facts(**_log_fields(effect)),
+        bind_facts(**_log_fields(effect), **tracing.list_log_facts(effect.run_id, claim.token)),
         parts.leases.hold_claim(claim.token, effect.run_id, may_hand_over=step.may_hand_over(claim)) as abort,
         tracing.record_step(effect.run_id, claim.token, _span_attributes(effect)),
     ):

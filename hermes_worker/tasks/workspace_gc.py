@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, Protocol
@@ -18,7 +18,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.observe import log
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.pruning import is_own_name
-from hermes_worker.workspaces.remote.targets import WorkspaceTarget
+from hermes_worker.workspaces.remote.targets import TidiedTarget, WorkspaceTarget
 
 _AT_ONCE: Final = 100
 _EVERY_S_MAX: Final = 300.0
@@ -61,6 +61,8 @@ def tend_workspaces(place: WorkspaceTarget, needs: WorkspaceNeeds, idle_s: float
             removed.append(own[name])
         idle = needs.find_idle_workspaces([name for name in batch if name not in over], idle_s)
         rested += [own[name] for name in sorted(idle) if place.release_resources(own[name])]
+    if isinstance(place, TidiedTarget):
+        place.tidy()
     return TendedWorkspaces(tuple(rested), tuple(removed))
 
 
@@ -69,7 +71,7 @@ class WorkspaceCollector:
 
     def __init__(
         self,
-        place: WorkspaceTarget | None,
+        places: Sequence[WorkspaceTarget],
         needs: WorkspaceNeeds,
         idle_s: float,
         is_copy: Callable[[], bool] = lambda: False,
@@ -78,15 +80,15 @@ class WorkspaceCollector:
         are.
         """
         self._is_copy = is_copy
-        self._place = place
+        self._places = places
         self._needs = needs
         self._idle_s = idle_s
         self._end = threading.Event()
 
     def start(self) -> None:
-        """Begin, where there is a place."""
-        if self._place is not None:
-            threading.Thread(target=self._run, args=(self._place,), name="hermes_places", daemon=True).start()
+        """Begin: a thread for each place."""
+        for place in self._places:
+            threading.Thread(target=self._run, args=(place,), name="hermes_places", daemon=True).start()
 
     def stop(self) -> None:
         """Stop tending. Idempotent; does not wait."""

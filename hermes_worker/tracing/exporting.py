@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -19,6 +18,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
+from hermes_worker.system.service_facts import describe_service
 from hermes_worker.tracing import names
 from hermes_worker.tracing.recording import CallersSpan, SpanRecord, SpanRecorder, record_with
 
@@ -39,11 +39,7 @@ class SpanExporter:
         """``endpoint`` is the address at which the collector takes traces: ``http://collector:4318/v1/traces``."""
         # It logs what it cannot send, at each try; of a collector that is away one line a minute would be too many.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-        facts = {
-            "service.name": f"hermes-worker-{role}",
-            "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
-        }
-        self._resource = Resource(facts)
+        self._resource = Resource(describe_service(role))
         sender = OTLPSpanExporter(endpoint=endpoint, timeout=_PATIENCE_S)
         self._processor = BatchSpanProcessor(sender, schedule_delay_millis=_SENT_EVERY_MS)
 

@@ -24,11 +24,11 @@ from hermes_worker.core.messages import Message, ModelReply
 from hermes_worker.core.trace_ids import derive_run_span_id, derive_step_span_id, derive_trace_id
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.run_ends import RunEnd, find_root_id
+from hermes_worker.store.run_ends import RunChain, RunEnd, load_chain
 from hermes_worker.tracing import names, texts
 
-Value = str | int | float | bool
-_ROOTS_KEPT = 10_000
+Value = str | int | float | bool | tuple[str, ...]
+_CHAINS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class SpanRecorder:
         """``redactor`` hides secrets in texts; ``None``: no text gets into a span."""
         self.redactor = redactor
         self._sink = sink
-        self._root = lru_cache(_ROOTS_KEPT)(lambda run_id: find_root_id(database, run_id))
+        self._chain = lru_cache(_CHAINS_KEPT)(lambda run_id: load_chain(database, run_id))
 
     @contextmanager
     def record_step(self, run_id: str, token: str, attributes: dict[str, Value]) -> Iterator[None]:
@@ -99,9 +99,11 @@ class SpanRecorder:
                 _span_name(opened.attributes), run_id, derive_step_span_id(token), (began_at, opened.attributes, error)
             )
 
-    def record_submission(self, run_id: str, source: str) -> None:
-        """Record that a run was accepted, here and now."""
+    def record_submission(self, run_id: str, source: str, request_id: str | None = None) -> None:
+        """Record that a run was accepted, here and now; ``request_id`` names the HTTP request, if there was one."""
         attributes: dict[str, Value] = {names.RUN: run_id, names.SOURCE: source}
+        if request_id is not None:
+            attributes[names.REQUEST] = request_id
         made = (time.time(), attributes, None)
         self._put(names.SUBMIT, run_id, derive_step_span_id(f"submit:{run_id}"), made, link=_caller.get())
 
@@ -117,9 +119,18 @@ class SpanRecorder:
     def find_traceparent(self, run_id: str) -> str | None:
         """The header of messages for a run; ``None`` when the database cannot say what it belongs to."""
         try:
-            return trace_ids.build_traceparent(self._root(run_id), run_id)
+            return trace_ids.build_traceparent(self._chain(run_id).root_id, run_id)
         except UnavailableError:
             return None
+
+    def list_log_facts(self, run_id: str, token: str) -> dict[str, str]:
+        """Render the ids of a step's trace and span for log lines; empty when the database cannot say which they
+        are."""
+        try:
+            trace = derive_trace_id(self._chain(run_id).root_id)
+        except UnavailableError:
+            return {}
+        return {"trace_id": f"{trace:032x}", "span_id": f"{derive_step_span_id(token):016x}"}
 
     def flush(self) -> None:
         self._sink.flush()
@@ -135,21 +146,25 @@ class SpanRecorder:
     ) -> None:
         began_at, attributes, error = made
         try:
-            trace = derive_trace_id(self._root(run_id))
+            chain = self._chain(run_id)
         except UnavailableError:
             return  # a span without a trace is not worth failing a step
         record = SpanRecord(
             name=name,
-            trace=trace,
+            trace=derive_trace_id(chain.root_id),
             span=span,
             parent=derive_run_span_id(run_id),
             began_at=began_at,
             ended_at=time.time(),
-            attributes=attributes,
+            attributes=_add_conversation(attributes, chain),
             error=error,
             link=link,
         )
         self._sink.put(record)
+
+
+def _add_conversation(attributes: dict[str, Value], chain: RunChain) -> dict[str, Value]:
+    return attributes if chain.session_id is None else {names.CONVERSATION: chain.session_id, **attributes}
 
 
 def _span_name(attributes: dict[str, Value]) -> str:
@@ -171,6 +186,7 @@ def _span_of_run(end: RunEnd) -> SpanRecord:
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: names.AGENT_NAME,
             names.RUN: end.run_id,
+            names.CONVERSATION: end.session_id,
             names.REQUEST_MODEL: end.model,
             names.STATUS: end.status,
             names.EXIT_REASON: end.exit_reason,
@@ -204,10 +220,10 @@ def record_step(run_id: str, token: str, attributes: dict[str, Value]) -> Abstra
     return _NOTHING if _recorder is None else _recorder.record_step(run_id, token, attributes)
 
 
-def record_submission(run_id: str, source: str | None) -> None:
-    """Record that a run was accepted."""
+def record_submission(run_id: str, source: str | None, request_id: str | None = None) -> None:
+    """Record that a run was accepted; ``request_id`` names the HTTP request, if there was one."""
     if _recorder is not None:
-        _recorder.record_submission(run_id, source or "")
+        _recorder.record_submission(run_id, source or "", request_id)
 
 
 def flush_spans() -> None:
@@ -225,6 +241,11 @@ def record_ends(ends: Sequence[RunEnd]) -> None:
 def find_traceparent(run_id: str) -> str | None:
     """The header of messages for a run; ``None`` when nothing is recorded."""
     return None if _recorder is None else _recorder.find_traceparent(run_id)
+
+
+def list_log_facts(run_id: str, token: str) -> dict[str, str]:
+    """Render the ids of a step's trace and span for its log lines; empty when nothing is recorded."""
+    return {} if _recorder is None else _recorder.list_log_facts(run_id, token)
 
 
 def add_attributes(**attributes: Value) -> None:

@@ -2,9 +2,10 @@
 
 Theory of operation. A step whose worker vanished is a suspect (``core.run.Run.deaths``). Its message goes to a queue of
 its own, and only a claim made apart takes it, so a message that went astray runs it beside no other step. A worker
-whose queues have suspects waiting asks the *parent of its lanes* for a lane. That is a process which the worker makes
-before it has threads; it works on nothing, and starts lanes and waits for their ends. A lane is a worker of its own,
-with a row and a heartbeat of its own; what brings it down is the one step it does.
+whose queues have suspects waiting asks the *parent of its lanes* for a lane. That is a process which the worker starts
+when it asks for the first time, from nothing, because by then it has threads; it works on nothing, and starts lanes and
+waits for their ends. A lane is a worker of its own, with a row and a heartbeat of its own; what brings it down is the
+one step it does.
 
 *Who says that a lane died of its step?* Only the parent, which saw it end by itself: it marks the lane's row crashed,
 and the sweeper counts that against the step. Nothing else counts: a lane that leaves in order, that is told to leave,
@@ -26,9 +27,11 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 from hermes_worker.broker.queue import list_lane_queues
@@ -36,7 +39,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.children import restart_delay_s
 from hermes_worker.local.forking import can_fork
 from hermes_worker.local.process import die_with_parent_hook, name_process, title_process
-from hermes_worker.observe import log
+from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import Settings, build_handover, load_settings
 from hermes_worker.settings.role_secrets import ProcessRole
 from hermes_worker.settings.secret_transfer import SECRETS_FD, begin_program, open_sealed
@@ -55,11 +58,25 @@ _REPORT_AGAIN_S = 0.2
 class LanePool:
     """The lanes of a worker, as the worker sees them. Thread-safe, and shared with the children of a prefork pool."""
 
-    def __init__(self, control: int, parent: int) -> None:
+    def __init__(self, control: int, parent: int | None = None) -> None:
+        """``control`` is the descriptor for orders, ``parent`` the process that reads them; ``None``: not yet."""
         self._control = control
         self._parent = parent
         self._owner = os.getpid()
         self._is_lost = False
+
+    def start_when_asked(self, orders: int, start: Callable[[], int]) -> None:
+        """Start the parent with the first request for a lane, which it finds in ``orders``, as every later one."""
+
+        def await_request() -> None:
+            try:
+                if os.read(orders, 1) == _START:
+                    os.write(self._control, _START)
+                    self._parent = start()
+            finally:
+                os.close(orders)  # so that a worker whose lanes could not be started hears of it
+
+        threading.Thread(target=await_request, name="hermes_lanes", daemon=True).start()
 
     def request_lane(self) -> None:
         """Request one lane more, unless there are as many as there may be. Returns at once.
@@ -69,7 +86,7 @@ class LanePool:
         """
         if not self._send_order(_START) and not self._is_lost:
             self._is_lost = True
-            log.error("lane.failed", reason="the parent of the lanes is gone; this worker leaves")
+            log.error("lane.failed", reason="the process that starts lanes is gone; this worker leaves")
             os.kill(os.getpid(), signal.SIGTERM)
 
     def drain_lanes(self) -> None:
@@ -79,8 +96,11 @@ class LanePool:
     def wait(self, seconds: float) -> None:
         """Wait for the lanes and their parent to end, in the process that made them."""
         deadline = time.monotonic() + seconds
-        while os.getpid() == self._owner and not _has_ended(self._parent) and time.monotonic() < deadline:
+        while os.getpid() == self._owner and self._has_lanes() and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def _has_lanes(self) -> bool:
+        return self._parent is not None and not _has_ended(self._parent)
 
     def _send_order(self, order: bytes) -> bool:
         try:
@@ -98,8 +118,8 @@ def _has_ended(pid: int) -> bool:
 
 
 def open_lanes(settings: Settings, options: WorkerOptions) -> LanePool | None:
-    """Make the parent of a worker's lanes; ``None`` when none of its queues has suspects. Only in a process that has
-    no threads yet."""
+    """Make the lanes of a worker; ``None`` when none of its queues has suspects. Only in a process that has no threads
+    yet: tools that no other program could find are inherited by a parent that is forked now."""
     queues = list_lane_queues(options.queues)
     if not queues:
         return None
@@ -108,13 +128,18 @@ def open_lanes(settings: Settings, options: WorkerOptions) -> LanePool | None:
     lane = replace(
         options, name=base, queues=tuple(queue.value for queue in queues), alive_file=None, ready_file=None, lanes=None
     )
-    if can_fork():
+    if options.more_tools and can_fork():
         pid = _fork(lambda: _run_parent(settings, lane, reader, writer))
-    else:
-        os.set_inheritable(reader, True)
-        pid = _spawn_python(settings, ["-P", "-m", __name__, str(reader), base, ",".join(lane.queues)])
-    os.close(reader)
-    return LanePool(writer, pid)
+        os.close(reader)
+        return LanePool(writer, pid)
+    pool = LanePool(writer)
+    pool.start_when_asked(reader, partial(_spawn_parent, settings, lane, reader))
+    return pool
+
+
+def _spawn_parent(settings: Settings, lane: WorkerOptions, reader: int) -> int:
+    os.set_inheritable(reader, True)
+    return _spawn_python(settings, ["-P", "-m", __name__, str(reader), lane.name or "", ",".join(lane.queues)])
 
 
 def _fork(body: Callable[[], object]) -> int:
@@ -143,11 +168,14 @@ def _fork(body: Callable[[], object]) -> int:
         os._exit(status)
 
 
-def _run_parent(settings: Settings, lane: WorkerOptions, reader: int, writer: int) -> None:
-    os.close(writer)  # or the end of the worker would never be heard
+def _run_parent(settings: Settings, lane: WorkerOptions, reader: int, writer: int | None = None) -> None:
+    if writer is not None:
+        os.close(writer)  # or the end of the worker would never be heard
     name_process("lanes")
-    title_process(f"parent of the lanes of {lane.name}")
-    start = _LaneForker(settings, lane, reader)
+    title_process(f"lane starter of {lane.name}")
+    start: Callable[[str], int] = (
+        _LaneForker(settings, lane, reader) if can_fork() else _make_spawner(settings, ",".join(lane.queues))
+    )
     _LaneParent(settings, start, lane.name or "", reader).run()
 
 
@@ -293,7 +321,8 @@ def main() -> NoReturn:
     control, base, queues = sys.argv[1:]
     settings = load_settings()
     os.set_inheritable(int(control), False)
-    _LaneParent(settings, _make_spawner(settings, queues), base, int(control)).run()
+    configure_logging(settings.log, "worker", secrets=settings.secrets)
+    _run_parent(settings, WorkerOptions(name=base, queues=tuple(queues.split(","))), int(control))
     sys.exit(0)
 
 

@@ -124,7 +124,7 @@ def _serve_metrics(settings: Settings, slots: int, here: WorkerProcess | None) -
     if here is not None:
         gauges |= {"hermes_process_in_flight": lambda: float(here.parts.leases.in_flight)}
         gauges |= build_connection_gauges(here.database)
-    serve_metrics(settings, "worker", gauges)
+    serve_metrics(settings, "worker", gauges, fleet=here.database if here and _options.has_beat else None)
 
 
 def leaves_within_s(lease: LeaseSettings) -> float:

@@ -8,14 +8,16 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from celery import signals
+from celery import Celery, signals
 from celery.apps.worker import Worker
 from celery.exceptions import CPendingDeprecationWarning
 from celery.platforms import SecurityWarning
@@ -31,12 +33,17 @@ from hermes_worker.models.build import build_provider
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.settings import RemoteControl, Settings, is_supervised
 from hermes_worker.system import faults, heap
+from hermes_worker.system.open_files import raise_open_file_limit
 from hermes_worker.tasks.build import WorkerOptions
+from hermes_worker.tasks.heartbeat import request_exit
 from hermes_worker.wiring import open_client
 from hermes_worker.worker import lifecycle
 from hermes_worker.worker.app import build_app, connect_signals, get_process
 from hermes_worker.worker.monitoring import guard_control
 from hermes_worker.workspaces.command_mark import worker_title
+
+if TYPE_CHECKING:
+    from celery.beat import Service
 
 EX_OK = 0
 
@@ -49,8 +56,16 @@ class WorkerPool(StrEnum):
     SOLO = "solo"
 
 
-def run_worker(settings: Settings, options: WorkerOptions, *, pool: WorkerPool, concurrency: int) -> int:
-    """Consume ``options.queues`` until SIGTERM or SIGINT; returns the process's exit status.
+def run_worker(
+    settings: Settings,
+    options: WorkerOptions,
+    *,
+    pool: WorkerPool,
+    concurrency: int,
+    make_beat: Callable[[Celery], Service] | None = None,
+) -> int:
+    """Consume ``options.queues`` until SIGTERM or SIGINT; returns the process's exit status. ``make_beat`` makes the
+    scheduler that lives in this process, if one does.
 
     Raises ``ConfigurationError`` before anything is consumed. A database or a broker that is away, full or read-only is
     waited for.
@@ -60,17 +75,14 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: WorkerPool, 
     options = replace(
         options, slots=1 if pool is WorkerPool.PREFORK else concurrency
     )  # a prefork child is a process each
+    if make_beat is not None and pool is not WorkerPool.THREADS:
+        raise ConfigurationError("a scheduler lives in a worker of the pool 'threads' alone: start a beat of its own")
     if options.is_lane:
         _require_apart(options, pool, concurrency)
         _bound_memory(settings.lease.lane_memory_mb)
     configure_logging(settings.log, "worker", secrets=settings.secrets)
-    # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
-    logging.getLogger("celery").setLevel(logging.WARNING)
-    signals.setup_logging.connect(_keep_our_logging, weak=False)
-    # Root is who runs in many containers, and what Celery warns of is unpickling: we take JSON only.
-    warnings.simplefilter("ignore", SecurityWarning)
-    # Said at every loss of the broker: that tasks which are acknowledged late are not cancelled. None of ours is.
-    warnings.simplefilter("ignore", CPendingDeprecationWarning)
+    _quiet_celery()
+    raise_open_file_limit()
     if settings.faults:
         faults.arm_faults(settings.faults)
     connect_signals(settings, lifecycle.open_lanes(settings, options))
@@ -83,6 +95,8 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: WorkerPool, 
     wait_for_database(partial(_fail_early, settings, pool), alive_file=options.alive_file)
     app = build_app(settings)
     guard_control(RemoteControl(settings.worker.remote_control))
+    if make_beat is not None:
+        _start_beat(make_beat(app), options.alive_file)
     worker = _Worker(
         app=app,
         hostname=node_name(options.queues),
@@ -97,6 +111,23 @@ def run_worker(settings: Settings, options: WorkerOptions, *, pool: WorkerPool, 
     )
     worker.start()
     return int(worker.exitcode or EX_OK)
+
+
+def _start_beat(beat: Service, alive_file: Path | None) -> None:
+    """Run a scheduler in a thread, until the worker begins to leave. One that meets a defect takes the worker along,
+    for its supervisor to start both."""
+    wait_for_database(lambda: beat.scheduler, alive_file=alive_file)
+
+    def run() -> None:
+        try:
+            beat.start()
+        except Exception:
+            log.exception("thread.failed", doing="beat")
+            request_exit()
+
+    signals.worker_shutting_down.connect(lambda **_: beat.stop(), weak=False)
+    threading.Thread(target=run, name="hermes_beat", daemon=True).start()
+    log.info("worker.started", schedule="maintenance")
 
 
 def node_name(queues: Sequence[str]) -> str:
@@ -149,6 +180,16 @@ def _fail_early(settings: Settings, pool: WorkerPool) -> None:
 def _title_child(title: str, **_: Any) -> None:
     """Title a process of the prefork pool, which Celery has just given a title of its own."""
     title_process(title)
+
+
+def _quiet_celery() -> None:
+    # Celery's own INFO lines, two for every task, would cost a tenth of a task's CPU and tell nothing ours do not.
+    logging.getLogger("celery").setLevel(logging.WARNING)
+    signals.setup_logging.connect(_keep_our_logging, weak=False)
+    # Root is who runs in many containers, and what Celery warns of is unpickling: we take JSON only.
+    warnings.simplefilter("ignore", SecurityWarning)
+    # Said at every loss of the broker: that tasks which are acknowledged late are not cancelled. None of ours is.
+    warnings.simplefilter("ignore", CPendingDeprecationWarning)
 
 
 def _keep_our_logging(**_: Any) -> None:

@@ -1,5 +1,5 @@
 """Work that a process does before it forks workers, so that none of them has to: their start takes a third of the
-CPU.
+CPU, and what is imported once is in memory once.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import importlib
 
 from hermes_worker import installed
 from hermes_worker.extension import load_reference
+from hermes_worker.observe import import_structlog
 from hermes_worker.system import heap
 
 _MODULES = (
@@ -18,10 +19,35 @@ _MODULES = (
     "hermes_worker.agent.fetching",
     "hermes_worker.workspaces.opening",
     "scheduler.agent_jobs",
+    # What a process of a worker imports when it is put together.
+    "hermes_worker.browser.build",
+    "hermes_worker.channels.platform_rows",
+    "hermes_worker.features.artifacts.build",
+    "hermes_worker.features.checkpoints.build",
+    "hermes_worker.features.checkpoints.work",
+    "hermes_worker.features.forks.work",
+    "hermes_worker.features.mcp_servers.build",
+    "hermes_worker.features.memory.review_work",
+    "hermes_worker.features.memory.work",
+    "hermes_worker.features.provider_keys.build",
+    "hermes_worker.features.retention.work",
+    "hermes_worker.features.skills.work",
+    "hermes_worker.models.provider_rows",
+    "hermes_worker.models.tenant_watch",
+    "hermes_worker.models.vendor_extensions",
+    "hermes_worker.tasks.agent_messages",
+    "hermes_worker.tasks.agent_sessions",
+    "hermes_worker.tasks.processes",
+    "hermes_worker.tasks.remote_tasks",
+    "hermes_worker.tasks.tool_sources",
+    "hermes_worker.tasks.workspace_gc",
+    "hermes_worker.workspaces.remote.targets",
     # By name, or not before a worker runs, is how Celery, kombu and SQLAlchemy import these.
+    "billiard.pool",
     "celery.app.amqp",
     "celery.app.control",
     "celery.app.events",
+    "celery.app.log",
     "celery.backends.base",
     "celery.concurrency.thread",
     "celery.fixups.django",
@@ -29,6 +55,7 @@ _MODULES = (
     "celery.worker.components",
     "celery.worker.consumer",
     "celery.worker.consumer.delayed_delivery",
+    "celery.events",
     "celery.worker.strategy",
     "encodings.idna",
     "psycopg",
@@ -45,6 +72,7 @@ def warm_up() -> None:
     nothing.
     """
     heap.collect_rarely()
+    import_structlog()
     for name in _MODULES:
         importlib.import_module(name)
     for tool in installed.get_installed().tools.values():

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from hermes_worker.agent.tools.background import SessionProcesses
 from hermes_worker.agent.tools.builtin import COMMAND_S_DEFAULT
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import ChildTask
-from hermes_worker.core.questions import Question, Refusal
+from hermes_worker.core.questions import AskedCall, Question, Refusal
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.extension import ToolSpec
-from hermes_worker.features.memory.rules import MemoryPolicy
-from hermes_worker.features.skills.change_rules import SkillPolicy
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.workspaces.base import Workspace
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
+
+Policy = TypeVar("Policy")
 
 
 class Cancellation(Protocol):
@@ -50,12 +50,18 @@ class InnerTools(Protocol):
 class ToolPolicies:
     """Decisions for tools by the settings that a run was accepted with."""
 
-    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
-    skills: SkillPolicy = field(default_factory=SkillPolicy)
+    of_features: Sequence[object] = ()
+    """The policies of features, at most one of each class."""
+    asked: Mapping[str, AskedCall] = field(default_factory=dict)
+    """The tools whose every call a person must allow, by name."""
     command_s: int = COMMAND_S_DEFAULT
     """Seconds that a command may run when the model asks for no other limit."""
     network: str | None = None
     """The widest network that commands have; ``None`` for what the installation allows them."""
+
+    def find(self, kind: type[Policy]) -> Policy:
+        """Return the policy of this class, or ``kind()`` where there is none."""
+        return next((each for each in self.of_features if isinstance(each, kind)), None) or kind()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.row_sources import is_row_source
 from hermes_worker.extension import (
+    NO_TOOLS,
     USUAL_BUNDLES,
     Installed,
     SettingValue,
@@ -70,7 +71,7 @@ class ToolCatalog:
         self._own: dict[str, frozenset[str]] = {}
         for name, tool in self._declared.items():
             self._own[tool.spec.toolset] = self._own.get(tool.spec.toolset, frozenset()) | {name}
-        for name in bundles.keys() & (self._own.keys() | set(EVERYTHING)):
+        for name in bundles.keys() & (self._own.keys() | {*EVERYTHING, NO_TOOLS}):
             raise ConfigurationError(f"{name!r} names both a toolset and a bundle of toolsets")
         self._bundles = dict(bundles)
         self._services = services
@@ -155,7 +156,8 @@ class ToolCatalog:
             self.source(name)
 
     def resolve(self, toolsets: Iterable[str], *, disabled: Iterable[str] = ()) -> tuple[str, ...]:
-        """The names of the tools in ``toolsets``, without those in ``disabled``, in a stable order.
+        """The names of the tools in ``toolsets``, without those in ``disabled``, in a stable order. A
+        tool may be named, too, where no toolset has its name.
 
         Disabling a bundle takes away no tool that belongs to a toolset of its own. Raises ``ConfigurationError`` for
         a toolset that is unknown, or that has no tool here.
@@ -185,8 +187,8 @@ class ToolCatalog:
         chosen: set[str] = set()
         for name in toolsets:
             members = set(self._members(name))
-            if not members:
-                known = ", ".join(sorted({*self.toolsets, "all"}))
+            if not members and name != NO_TOOLS:
+                known = ", ".join(sorted({*self.toolsets, "all", NO_TOOLS}))
                 raise ConfigurationError(f"there is no toolset {name!r}; use one or more of {known}")
             chosen |= members
         for name in disabled:
@@ -197,6 +199,9 @@ class ToolCatalog:
         """The tools of a toolset and of all it includes; a bundle that includes itself does no harm."""
         if name in EVERYTHING:
             yield from self._declared
+            return
+        if name in self._declared and name not in self._own and name not in self._bundles:
+            yield name
             return
         seen: set[str] = set()
         waiting = [name]

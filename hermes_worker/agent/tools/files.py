@@ -319,7 +319,7 @@ class WriteFileTool:
 
 
 def _is_numbered(content: str) -> bool:
-    """Whether it is a page of ``read_file``: several lines, each of which begins with its number and a bar."""
+    """Return whether the text is a page of ``read_file``: several lines, each with its number and a bar in front."""
     rows = [_NUMBERED.match(line) for line in content.removesuffix("\n").split("\n")]
     numbers = [int(row[1]) for row in rows if row is not None]
     return 1 < len(numbers) == len(rows) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -6,7 +6,7 @@
         return len(text.split())
 
 A parameter that is annotated with one of the types of this module is no argument of the model: the worker gives it
-(``Stop``, ``Progress``, ``Deadline``, ``Key``, ``Values``, ``ToolContext``, or a group of settings).
+(``Stop``, ``Progress``, ``Deadline``, ``Key``, ``Values``, ``Workspace``, ``ToolContext``, or a group of settings).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import SettingValue, ToolDeclaration, ToolSpec
 from hermes_worker.setting_groups import fill_group, is_group
+from hermes_worker.workspaces.base import Workspace
 
 __all__ = ["Deadline", "FunctionTool", "Key", "Progress", "Stop", "ToolFailed", "Values", "tool"]
 
@@ -80,6 +81,8 @@ class DeclaredFunction(ToolDeclaration):
     """A function that is declared as a tool. It can still be called."""
 
     function: Callable[..., Any] = field(repr=False)
+    given: tuple[Any, ...] = field(default=(), repr=False)
+    """The types of what the worker gives it."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.function(*arguments, **named)
@@ -126,6 +129,7 @@ def tool(
             implementation=partial(FunctionTool, function, signature),
             needs=("spec", "values"),
             function=function,
+            given=tuple(signature.given.values()),
         )
 
     return declared
@@ -140,7 +144,7 @@ class FunctionSignature:
     """Type by parameter."""
 
 
-_GIVEN = (Stop, Progress, Deadline, Key, Values, ToolContext)
+_GIVEN = (Stop, Progress, Deadline, Key, Values, Workspace, ToolContext)
 
 
 def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
@@ -245,6 +249,8 @@ class FunctionTool:
             return Deadline(time.monotonic() + self.spec.timeout_s)
         if kind is Key:
             return context.idempotency_key
+        if kind is Workspace:
+            return context.workspace
         if is_group(kind):
             return fill_group(kind, self._values)
         return Values(self._values) if kind is Values else context

@@ -307,18 +307,19 @@ def _apply_hunk(hunk: PatchHunk, text: str) -> str | EditRefused:
     """``text`` with the hunk applied. Hints are only needed when the lines alone do not say where."""
     if not hunk.old:
         return _insert_lines(hunk, text)
-    places = (_tail_start(text, len(hunk.old)) if hunk.is_at_end else None, 0, _find_below_hints(hunk.hints, text))
-    outcome: str | EditRefused | None = None
-    for place in places:
-        if place is None:
-            continue
-        found = replace_lines(text[place:], hunk.old, hunk.new)
-        if not isinstance(found, EditRefused):
-            return text[:place] + found.text
-        if place == 0 or outcome is None:
-            outcome = found
-    assert outcome is not None
-    return outcome
+    if hunk.is_at_end and isinstance(done := _replace_below(hunk, text, _tail_start(text, len(hunk.old))), str):
+        return done
+    whole, below = _replace_below(hunk, text, 0), _find_below_hints(hunk.hints, text)
+    if isinstance(whole, str) or below is None:
+        return whole
+    found = _replace_below(hunk, text, below)
+    return found if isinstance(found, str) else whole
+
+
+def _replace_below(hunk: PatchHunk, text: str, place: int) -> str | EditRefused:
+    """Apply a hunk to the part of a text that begins at ``place``, and return the whole text."""
+    found = replace_lines(text[place:], hunk.old, hunk.new)
+    return found if isinstance(found, EditRefused) else text[:place] + found.text
 
 
 def _tail_start(text: str, lines: int) -> int:

@@ -39,6 +39,8 @@ class Receiving:
     poll: Reference | None = None
     fetch: Reference | None = None
     socket: Reference | None = None
+    socket_extra: str = ""
+    """The optional dependencies that ``socket`` takes: ``pip install hermes-worker[...]``."""
     download: Reference | None = None
     read_file: Reference | None = None
     signing_keys: Reference | None = None

@@ -4,8 +4,8 @@ such target.
     {"event": "delivery", "id": "<idempotency key>", "title": "...", "text": "...",
      "run": {"id": "...", "status": "completed", "session_id": "..."}}
 
-A receiver checks the signature (``hermes_worker.channels.signature``), drops ids that it has seen, and answers with any
-status of 200 to 299.
+A receiver checks the signature (``hermes_worker.channels.signature``; any verifier of Standard Webhooks does), drops
+ids that it has seen, and answers with any status of 200 to 299.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hermes_worker.channels.exchange import (
 )
 from hermes_worker.channels.signature import sign
 from hermes_worker.channels.targets import Target
+from hermes_worker.core.cloud_events import CLOUD_EVENTS, CLOUD_EVENTS_TYPE, wrap_in_cloud_event
 from hermes_worker.core.json_values import read_id
 from hermes_worker.core.media_kinds import guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
@@ -40,12 +41,20 @@ ATTACHMENT_BYTES_MAX = 5_000_000
 class Credentials:
     secret: str | None = field(default=None, repr=False)
     """Signs the request; ``None`` sends it unsigned."""
+    format: str = "json"
+    """``cloudevents`` sends each message as a CloudEvent."""
 
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> HttpRequest:
     """Build the signed request; ``at`` is the time that is signed. The address was checked when the target was parsed,
     and the connection checks it again, with what it resolves to. Raises ``Unsendable`` for a file that is too large."""
-    return build_signed_request(build_payload(part), part, target.chat, credentials.secret, at)
+    payload, kind = build_payload(part), "application/json"
+    if credentials.format == CLOUD_EVENTS:
+        run = str(part.facts.get("id", "")) if part.facts else ""
+        payload, kind = wrap_in_cloud_event(payload, "delivery", part.idempotency_key, run), CLOUD_EVENTS_TYPE
+    elif credentials.format != "json":
+        raise Unsendable(f"WEBHOOK_DELIVERY_FORMAT is 'json' or 'cloudevents', not {credentials.format[:40]!r}")
+    return build_signed_request(payload, part, target.chat, credentials.secret, at, media_type=kind)
 
 
 def build_payload(part: Part) -> dict[str, object]:
@@ -67,15 +76,20 @@ def build_payload(part: Part) -> dict[str, object]:
 
 
 def build_signed_request(
-    payload: Mapping[str, object], part: Part, url: str, secret: str | None, at: datetime
+    payload: Mapping[str, object],
+    part: Part,
+    url: str,
+    secret: str | None,
+    at: datetime,
+    *,
+    media_type: str = "application/json",
 ) -> HttpRequest:
     """Build the request with its key and, where there is a secret, its signature."""
-    request = json_request(
-        "POST", url, payload, headers={"Idempotency-Key": require_header_value(part.idempotency_key)}
-    )
+    own = {"Idempotency-Key": require_header_value(part.idempotency_key), "Content-Type": media_type}
+    request = json_request("POST", url, payload, headers=own)
     if not secret:
         return request
-    headers = dict(request.headers) | sign(request.body, secret, at)
+    headers = dict(request.headers) | sign(request.body, secret, at, message_id=part.idempotency_key)
     return HttpRequest(method="POST", url=url, headers=headers, body=request.body)
 
 

@@ -62,7 +62,11 @@ _OF_ALL: list[JsonValue] = [
     },
     {
         **_IS_ALL,
-        "properties": {"arguments": {"type": "null"}, "wait_id": {"type": "null"}, "wait_ids": {"type": "array"}},
+        "properties": {
+            "arguments": {"type": "null"},
+            "wait_id": {"type": "null"},
+            "wait_ids": {"type": "array", "items": {}},
+        },
         "required": ["wait_ids"],
     },
 ]

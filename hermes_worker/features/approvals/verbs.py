@@ -8,21 +8,24 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_duration, format_moment, render_table
+from hermes_worker.cli.list_output import FormatTime, ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend
-from hermes_worker.cli.screen import colour_status, flatten_text, format_duration, strip_controls
+from hermes_worker.cli.screen import colour_status, flatten_text
+from hermes_worker.cli.wording import show_unprintable
 from hermes_worker.core.consent import render_lines, summarise
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import CHOICE_WORDS, ApprovalChoice, parse_choice
-from hermes_worker.schemas.approvals import DecisionObject, WaitObject
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.approvals import DecisionObject, WaitObject
 
 _LIST_MAX = 500
 _ASKED_CHARS = 80
@@ -53,8 +56,7 @@ def list_open(
     home: Path | None, kind: str | None, all_tenants: bool, limit: int, output: str | None, as_json: bool
 ) -> None:
     """What nobody has answered, the oldest first."""
-    wanted = WaitKind(kind) if kind else None
-    found = open_backend(home).questions(kind=wanted, all_tenants=all_tenants, limit=limit)
+    found = open_api_client(home).approvals(kind=kind, all_tenants=all_tenants, limit=limit)
     if as_json:
         for line in found:
             click.echo(json.dumps({name: line[name] for name in _PRINTED}))
@@ -98,12 +100,12 @@ def answer(home: Path | None, named: str, text: str, reason: str | None) -> None
         if sys.stdin.isatty():
             click.confirm("Allow all of it?", abort=True, err=True)
     if meant.kind is WaitKind.APPROVAL:
-        backend.approve(meant.run_id, _parse_choice(text), reason=reason, wait_id=meant.id)
+        backend.client.approve(meant.run_id, _parse_choice(text), reason=reason, wait_id=meant.id)
     elif reason is not None:
         raise click.UsageError("--reason is for approvals; a question is answered with ANSWER alone")
     else:
-        backend.answer(meant.run_id, text, wait_id=meant.id)
-    click.echo(f"{meant.run_id} {colour_status(backend.status(meant.run_id))}")
+        backend.client.answer(meant.run_id, text, wait_id=meant.id)
+    click.echo(f"{meant.run_id} {colour_status(backend.client.run(meant.run_id).status)}")
 
 
 @approvals.command()
@@ -113,22 +115,14 @@ def answer(home: Path | None, named: str, text: str, reason: str | None) -> None
 @click.option("--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="What was asked before this one.")
 @click.option("--all-tenants", is_flag=True, help="Those of all tenants.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@add_list_options
 def history(
-    home: Path | None, kind: str | None, before: int | None, all_tenants: bool, limit: int, as_json: bool
+    home: Path | None, kind: str | None, before: int | None, all_tenants: bool, limit: int, output: str | None
 ) -> None:
     """What is closed, the newest question first: who answered what, and what nobody is asked about any more since."""
     asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
     told = open_api_client(home).decisions(**asked, all_tenants=all_tenants or None)
-    found = list(islice(told, limit))
-    if as_json:
-        for line in found:
-            click.echo(json.dumps(line.model_dump(exclude={"object", "session_id"})))
-    elif found:
-        header = ("ID", "RUN", "CLOSED", "OUTCOME", "BY", "ASKED", "PERMITS")
-        click.echo(render_table([_format_closed(line) for line in found], header, ids=(1,), whole=(0, 2, 3)))
-    else:
-        click.echo("nobody was asked anything that is closed", err=True)
+    print_list(list(islice(told, limit)), output, _CLOSED)
 
 
 _wait_option = click.option(
@@ -172,23 +166,23 @@ def answer_run(home: Path | None, run_id: str, text: str, wait_id: int | None) -
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    backend.answer(run_id, text, wait_id=wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.INPUT))
-    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
+    backend.client.answer(run_id, text, wait_id=wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.INPUT))
+    click.echo(f"{run_id} {colour_status(backend.client.run(run_id).status)}")
 
 
 def _answer_approval(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
     wait_id = wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.APPROVAL)
-    backend.approve(run_id, choice, reason=reason, wait_id=wait_id)
-    click.echo(f"{run_id} {colour_status(backend.status(run_id))}")
+    backend.client.approve(run_id, choice, reason=reason, wait_id=wait_id)
+    click.echo(f"{run_id} {colour_status(backend.client.run(run_id).status)}")
 
 
 def _refuse_unnamed_answer(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
     """Show what a run asks, and refuse: an answer has to name the question that was seen. Raises
     ``ConfigurationError``."""
-    backend.status(run_id)
-    found = backend.questions(kind=kind, all_tenants=False, limit=_LIST_MAX)
+    backend.client.run(run_id)  # raises where there is none
+    found = backend.client.approvals(kind=kind.value, limit=_LIST_MAX)
     its = [each for each in found if each.run_id == run_id]
     lines = [f"  --wait-id {each.id}  ({each.code})  {_summarise_question(each)}" for each in its]
     if not lines:
@@ -207,7 +201,7 @@ def _parse_choice(text: str) -> str:
 
 def _open_question(backend: RunBackend, named: str) -> WaitObject:
     """Find an open question by its number or its code. Raises ``ConfigurationError`` where it is not open."""
-    asked = backend.questions(kind=None, all_tenants=False, limit=_LIST_MAX)
+    asked = backend.client.approvals(limit=_LIST_MAX)
     meant = next((line for line in asked if named.upper() in (str(line.id), line.code)), None)
     if meant is None:
         raise ConfigurationError(
@@ -223,7 +217,7 @@ def _summarise_question(line: WaitObject | DecisionObject) -> str:
 
 def _find_text(line: WaitObject | DecisionObject) -> tuple[str, int]:
     """Find the text of a question, and how many of its characters a list shows."""
-    return strip_controls(show_invisible(line.command or line.question or line.description or line.tool)), _ASKED_CHARS
+    return show_unprintable(line.command or line.question or line.description or line.tool), _ASKED_CHARS
 
 
 def _format_open(line: WaitObject) -> tuple[str, ...]:
@@ -245,12 +239,23 @@ def _render_whole(line: WaitObject) -> str:
     """Render a question whole. Text of a model is set off, so that it cannot look like the line above it."""
     number, code, run_id, tenant, waits, until, _, choices = _format_open(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
-    said = (f"    {strip_controls(part)}" for text in texts for part in render_lines(text))
+    said = (f"    {show_unprintable(part)}" for text in texts for part in render_lines(text))
     return "\n".join([f"{number}  {code}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
 
 
-def _format_closed(line: DecisionObject) -> tuple[str, ...]:
+def _format_closed(line: DecisionObject, format_time: FormatTime) -> tuple[str, ...]:
     by = flatten_text(line.by or "-", 40)
     outcome = f"{line.outcome}: {flatten_text(line.reason, 40)}" if line.reason else line.outcome
     permits = flatten_text(line.permits or "-", 40)
-    return str(line.id), line.run_id, format_moment(line.closed_at), outcome, by, _summarise_question(line), permits
+    return str(line.id), line.run_id, format_time(line.closed_at), outcome, by, _summarise_question(line), permits
+
+
+_CLOSED: ListLayout[DecisionObject] = ListLayout(
+    header=("ID", "RUN", "CLOSED", "OUTCOME", "BY", "ASKED", "PERMITS"),
+    row=_format_closed,
+    document=lambda line: line.model_dump(exclude={"object", "session_id"}),
+    name=lambda line: str(line.id),
+    empty="nobody was asked anything that is closed",
+    ids=(1,),
+    whole=(0, 2, 3),
+)

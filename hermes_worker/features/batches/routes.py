@@ -18,7 +18,7 @@ from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.routes.runs import build_run_filter, build_started_run, build_submission, require_enabled
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.principals import Principal
-from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.core.run import TERMINAL, RunKind, RunStatus
 from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.features.batches.service import BATCH_MAX, Outcome, accept_all, announce_all, retry
 from hermes_worker.schemas.runs import (
@@ -125,6 +125,7 @@ class StopMatching(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     status: list[Annotated[RunStatus, Field(strict=False)]] = Field([], max_length=12, description="Any of these.")
+    kind: list[Annotated[RunKind, Field(strict=False)]] = Field([], max_length=5, description="Any of these.")
     tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field([], max_length=TAGS_MAX)
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
     job_id: str | None = Field(None, max_length=64, pattern=NO_NUL)

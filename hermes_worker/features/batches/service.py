@@ -10,7 +10,8 @@ from typing import TypeVar
 from hermes_worker import __version__
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import Principal
-from hermes_worker.observe import count, log
+from hermes_worker.core.spec import Multitask
+from hermes_worker.observe import count, find_fact, log
 from hermes_worker.services.prompt_blocks import share_reads
 from hermes_worker.services.submission import Submission, accept, prepare_run
 from hermes_worker.settings.configuration_id import name_configuration
@@ -19,7 +20,7 @@ from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.admission import fill_places
 from hermes_worker.store.runs.new_runs import insert_runs
 from hermes_worker.store.runs.rerun import load_submission
-from hermes_worker.store.runs.runs import Created, Multitask, NewRun
+from hermes_worker.store.runs.runs import Created, NewRun
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tracing.recording import record_submission
@@ -61,7 +62,7 @@ def accept_all(client: Client, submissions: Sequence[Submission]) -> list[Outcom
         for (index, _), (_, created) in zip(chunk, written, strict=True):
             outcomes[index] = created
             count("run.submitted")
-            record_submission(created.run_id, submissions[index].source)
+            record_submission(created.run_id, submissions[index].source, find_fact("request_id"))
     log.info("run.submitted", runs=len(plain), source=submissions[0].source if submissions else "")
     return [outcome for outcome in outcomes if outcome is not None]
 
@@ -114,6 +115,6 @@ def retry(client: Client, run_id: str, principal: Principal) -> Created:
         )
     )
     count("run.submitted")
-    record_submission(created.run_id, asked.spec.source)
+    record_submission(created.run_id, asked.spec.source, find_fact("request_id"))
     log.info("run.submitted", run_id=created.run_id, session_id=created.session_id, source=asked.spec.source)
     return created

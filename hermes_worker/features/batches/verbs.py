@@ -82,7 +82,7 @@ def _parse_object(line: str, number: int) -> dict[str, Any]:
 def retry(home: Path | None, run_id: str) -> None:
     """Submit once more what one run that has ended was asked."""
     backend = open_backend(home, begins_work=True)
-    click.echo(backend.retry(backend.complete_run_id(run_id)))
+    click.echo(backend.client.retry(backend.complete_run_id(run_id)))
 
 
 @click.command(epilog="The exit code is 0 when the run completed, and 1 when it did not, or the time was over.")
@@ -109,7 +109,8 @@ def join(home: Path | None, run_ids: tuple[str, ...], is_any: bool, timeout_s: f
 
 
 def _join(backend: RunBackend, run_ids: Sequence[str], *, is_any: bool, timeout_s: float | None) -> int:
-    ends = backend.join(run_ids, is_any=is_any, timeout_s=timeout_s)
+    joined = backend.client.join(run_ids, mode="any" if is_any else "all", timeout_s=timeout_s)
+    ends = {end.run_id: end.status for end in joined.runs if end.status is not None}
     for run_id in run_ids:
         click.echo(f"{run_id} {colour_status(ends[run_id]) if run_id in ends else 'has not ended'}")
     is_done = bool(ends) if is_any else len(ends) == len(set(run_ids))

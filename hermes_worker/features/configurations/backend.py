@@ -9,43 +9,30 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.layout import format_moment, render_table, show_difference
-from hermes_worker.cli.server import parse_document
 from hermes_worker.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
     from hermes_worker.client import HermesClient
     from hermes_worker.schemas.settings import SettingObject
-    from hermes_worker.settings import SettingWithSource
 
 _LIVE = "Runs that are accepted from now on have it; what docs/settings.md does not call live is read at a start."
 _VERSIONS_MAX = 100
 """Most versions that a server is asked for."""
 
 
-def list_settings(asked: ApiConnection, **about: str | None) -> tuple[list[SettingWithSource], list[str]]:
+def list_settings(asked: ApiConnection, **about: str | None) -> tuple[list[SettingObject], list[str]]:
     """List every setting with which the API accepts a run, or accepted one, and for a home notes to print beside.
     Raises ``HermesError``s of the client."""
     told = asked.client.told_settings(**about)
-    found = [_parse_setting(each) for each in told.data]
     if asked.settings is None:
-        return found, []
+        return told.data, []
     layers = [f"version {version} of the {layer}" for layer, version in told.layers.items()]
-    return found, [
+    return told.data, [
         f"home {asked.settings.home}, configuration {told.configuration}",
         *layers,
         *told.problems.values(),
     ]
-
-
-def _parse_setting(told: SettingObject) -> SettingWithSource:
-    from hermes_worker.settings import SettingWithSource
-
-    names = {"key", "variable", "value", "is_secret", "is_set", "layer", "origin"}
-    found: SettingWithSource = parse_document(
-        SettingWithSource, {**told.model_dump(include=names), "doc": told.description}
-    )
-    return found
 
 
 class StoredConfiguration:

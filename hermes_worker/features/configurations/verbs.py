@@ -22,7 +22,10 @@ from hermes_worker.settings.configuration_id import name_configuration
 from hermes_worker.system.plainfiles import replace_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hermes_worker.features.configurations.backend import StoredConfiguration
+    from hermes_worker.schemas.settings import SettingObject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,7 +85,7 @@ def show(
     if as_json:
         for row in rows:
             said = {"key": row.key, "variable": row.variable, "value": _format_value(row), "origin": row.origin}
-            click.echo(json.dumps({**said, "layer": row.layer.value}, ensure_ascii=False))
+            click.echo(json.dumps({**said, "layer": str(row.layer)}, ensure_ascii=False))
         return 0
     listed = [row for row in rows if shows_all or row.is_set]
     cells = [(row.key, _format_value(row) or "-", *((row.origin,) if with_origin else ())) for row in listed]
@@ -92,7 +95,9 @@ def show(
     return 0
 
 
-def _list_settings(home: Path | None, is_fleet: bool, **about: str | None) -> tuple[list[SettingWithSource], list[str]]:
+def _list_settings(
+    home: Path | None, is_fleet: bool, **about: str | None
+) -> tuple[Sequence[SettingWithSource | SettingObject], list[str]]:
     """List every setting, of this machine or of the chosen server, and notes to print beside."""
     if sum(name is not None for name in about.values()) > 1:
         raise ConfigurationError("give one of --tenant, --session and --run")
@@ -107,7 +112,7 @@ def _list_settings(home: Path | None, is_fleet: bool, **about: str | None) -> tu
     return list_settings(connect_api(home), **about)
 
 
-def _format_value(row: SettingWithSource) -> str:
+def _format_value(row: SettingWithSource | SettingObject) -> str:
     if row.is_secret:
         return "(secret)" if row.is_set else ""
     return redact(row.value or "")
@@ -171,9 +176,7 @@ def _edit_text(before: str) -> str:
 @click.option("--text", "number", type=click.IntRange(1), metavar="NUMBER", help="Print this version.")
 def versions(home: Path | None, tenant: str | None, number: int | None) -> int:
     """The versions of the configuration of the fleet, or of a tenant, the newest first."""
-    stored = _open_stored(home, tenant is None, tenant, None)
-    assert stored is not None
-    return stored.print_versions(number)
+    return _open_rows(home, tenant, None).print_versions(number)
 
 
 def _open_stored(
@@ -187,6 +190,10 @@ def _open_stored(
                 "over a server there is no config.yaml: name what is meant with --fleet, --tenant or --session"
             )
         return None
+    return _open_rows(home, tenant, session)
+
+
+def _open_rows(home: Path | None, tenant: str | None, session: str | None) -> StoredConfiguration:
     from hermes_worker.cli.api_connection import open_api_client
     from hermes_worker.features.configurations.backend import StoredConfiguration
 

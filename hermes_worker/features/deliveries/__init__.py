@@ -22,6 +22,11 @@ EXTENSION = Extension(
     ),
     commands=(
         CommandDeclaration(
+            name="gateway send",
+            summary="Send a message to a chat or an address, from a script.",
+            implementation="hermes_worker.features.deliveries.sending_verbs:send",
+        ),
+        CommandDeclaration(
             name="gateway deliveries",
             summary="List and show what was sent where, and send it again.",
             implementation="hermes_worker.features.deliveries.verbs:deliveries",

@@ -1,22 +1,29 @@
-"""Deliveries: list them, and send one again."""
+"""Deliveries: list them, send a message, and send one again."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
+from pydantic import BaseModel, ConfigDict, Field
 
-from hermes_worker.api import schema
+from hermes_worker.api import formats, schema
 from hermes_worker.api.auth import READS, WRITES, Caller
+from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import OwnDelivery
 from hermes_worker.channels.targets import redact_target
+from hermes_worker.core.effects import SendDelivery
 from hermes_worker.features.deliveries.schema import DeadTargetList, DeadTargetObject, DeliveryList, DeliveryObject
 from hermes_worker.safety.redaction import redact
+from hermes_worker.services.submission import InvalidSubmission, list_targets
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
-router = APIRouter(tags=["deliveries"], responses=schema.declare_errors(503))
+router = APIRouter(tags=["deliveries"], route_class=JsonRoute, responses=schema.declare_errors(503))
+_TEXT_CHARS_MAX = 100_000
+_OF_JOBS = frozenset({"origin", "all", "local"})
+"""Targets that only mean something for the answer of a job."""
 
 
 @router.get("/v1/deliveries", response_model_exclude_none=True, dependencies=[READS])
@@ -38,6 +45,41 @@ async def list_deliveries(
         raise invalid("before", message, "delivery_not_found") from None
     data = [_delivery_object(view) for view in views[: wanted.limit]]
     return DeliveryList(data=data, has_more=len(views) > wanted.limit)
+
+
+class SendMessage(BaseModel):
+    """A message to people or programs outside."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    target: Annotated[str, formats.text(formats.TextFormat.TARGETS)] = Field(
+        description="Where to: 'telegram:123', 'telegram' for its home channel, 'webhook:<url>'; several with commas."
+    )
+    text: str = Field(
+        max_length=_TEXT_CHARS_MAX,
+        pattern=formats.NOT_BLANK,
+        description="The text, as Markdown; long ones go in parts.",
+    )
+
+
+@router.post("/v1/deliveries", status_code=202, response_model_exclude_none=True, dependencies=[WRITES])
+async def send_message(context: Context, caller: Caller, body: SendMessage, later: BackgroundTasks) -> DeliveryList:
+    """Send a text to somebody outside, without a run: one delivery for each target."""
+    try:
+        targets = list_targets(body.target, caller.tenant, context.client.settings.gateway.rules)
+    except InvalidSubmission as error:
+        raise invalid("target", str(error)) from None
+    if not targets:
+        raise invalid("target", "Invalid 'target': it names nobody; write one such as 'telegram:123'.")
+    if placeless := _OF_JOBS.intersection(targets):
+        message = f"Invalid 'target': {min(placeless)!r} is where answers of jobs go; name a chat or an address."
+        raise invalid("target", message)
+    outbox = Deliveries(context.client.database)
+    hints = await context.call_store(outbox.enqueue, caller.tenant, targets, body.text)
+    later.add_task(context.tell_broker, context.client.publisher.send, hints)
+    ids = [hint.effect.delivery_id for hint in hints if isinstance(hint.effect, SendDelivery)]
+    made = [await context.call_store(outbox.get, delivery_id) for delivery_id in ids]
+    return DeliveryList(data=[_delivery_object(view) for view in made], has_more=False)
 
 
 @router.get(

@@ -11,6 +11,7 @@ import click
 
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.layout import format_field, format_moment, render_table
+from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.short_ids import complete_id
@@ -31,25 +32,13 @@ def deliveries() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
 @click.option("--state", type=OneOf([state.value for state in DeliveryState]), help="Only of this state.")
 @click.option("--run", "run_id", type=TEXT, help="Only those of this run.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, as_json: bool) -> None:
+@add_list_options
+def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: str | None, output: str | None) -> None:
     """The newest deliveries first."""
     client = open_api_client(home)
     full_id = None if run_id is None else complete_id(client, run_id, "run")
     found = list(islice(client.deliveries(state=state, run_id=full_id, limit=min(limit, 100)), limit))
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(_build_document(view)))
-    elif found:
-        rows = [
-            (v.delivery_id, v.state, format_moment(v.created_at), flatten_text(v.target, 40), _format_outcome(v))
-            for v in found
-        ]
-        click.echo(
-            render_table(rows, ("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR"), ids=(0,), whole=(2,))
-        )
-    else:
-        click.echo("no deliveries", err=True)
+    print_list(found, output, _LAYOUT)
 
 
 @deliveries.command(epilog="Example: hermes-worker gateway deliveries show dlv_0123...")
@@ -102,3 +91,20 @@ def _build_document(view: DeliveryObject) -> dict[str, object]:
 
 def _format_outcome(view: DeliveryObject) -> str:
     return flatten_text(view.error or view.receipt or "", 60)
+
+
+_LAYOUT: ListLayout[DeliveryObject] = ListLayout(
+    header=("DELIVERY", "STATE", "CREATED", "TARGET", "RECEIPT OR ERROR"),
+    row=lambda one, format_time: (
+        one.delivery_id,
+        one.state,
+        format_time(one.created_at),
+        flatten_text(one.target, 40),
+        _format_outcome(one),
+    ),
+    document=_build_document,
+    name=lambda one: one.delivery_id,
+    empty="no deliveries",
+    ids=(0,),
+    whole=(2,),
+)

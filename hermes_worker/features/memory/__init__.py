@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from hermes_worker.core.replay import Replay
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, ToolDeclaration, ToolSpec
+from hermes_worker.extension import (
+    CommandDeclaration,
+    Extension,
+    PromptBlockDeclaration,
+    RouterDeclaration,
+    ToolDeclaration,
+    ToolSpec,
+)
 from hermes_worker.features.memory.tool_rules import MEMORY_TOOL, MemoryAction, MemoryTarget
 
 MEMORY_FAILURES_KEY: Final = "memory_failures"
@@ -82,6 +89,11 @@ EXTENSION = Extension(
             summary="Show and change what agents remember, undo changes, and move memories in and out.",
             implementation="hermes_worker.features.memory.verbs:memory",
             section="Conversations",
+        ),
+    ),
+    prompt_blocks=(
+        PromptBlockDeclaration(
+            name="memories", implementation="hermes_worker.features.memory.prompt_service:read_blocks"
         ),
     ),
 )

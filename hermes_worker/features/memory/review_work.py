@@ -14,6 +14,7 @@ from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.titles import describe_cause
 from hermes_worker.features.memory.review_prompt import build_review_prompt, render_record
 from hermes_worker.features.memory.review_rows import NewReview, Reviews
 from hermes_worker.features.memory.review_rules import (
@@ -96,6 +97,7 @@ class ReviewStarter:
         asked = self.spec_of(claim.loaded.pk)
         spec = RunSpec(
             input=record,
+            about=describe_cause("Review", asked),
             model=claim.loaded.model,
             endpoint=claim.loaded.endpoint,
             toolsets=(),

@@ -12,6 +12,7 @@ from hermes_worker.features.memory.rules import (
     MemoryChangeOutcome,
     MemoryKey,
     MemoryOperation,
+    MemoryPolicy,
     MemoryRefusal,
     MemoryRefused,
     MemoryRules,
@@ -32,7 +33,7 @@ class AgentMemories:
 
     def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
         """Raises ``MemoryRefused`` for a memory that is not in use."""
-        policy = context.policies.memory
+        policy = context.policies.find(MemoryPolicy)
         if target not in policy.targets:
             raise MemoryRefused(MemoryRefusal.NOT_ALLOWED, f"The memory {target.value!r} is not in use here.")
         return policy.build_rules(target)
@@ -41,7 +42,7 @@ class AgentMemories:
         self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
     ) -> MemoryChangeOutcome:
         """Raises ``MemoryRefused``, ``UnavailableError``."""
-        rules, policy = self.rules(target, context), context.policies.memory
+        rules, policy = self.rules(target, context), context.policies.find(MemoryPolicy)
         try:
             require_writer(self._writers_of(context.run_id), policy.writers)
         except MemoryRefused as refused:

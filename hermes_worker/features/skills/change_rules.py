@@ -42,7 +42,7 @@ class SkillChangeRequest:
 
     @property
     def overwrites(self) -> bool:
-        """Whether it replaces the skill as a whole, and not a text that must still be there."""
+        """Whether the change replaces the whole skill, and not a text that must still be there."""
         return self.action not in (SkillAction.CREATE, SkillAction.PATCH)
 
 

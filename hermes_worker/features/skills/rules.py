@@ -431,7 +431,7 @@ def _is_platform(named: str, platform: str) -> bool:
     return platform.startswith(_OF_PLATFORM.get(named, named))
 
 
-def select_offered(skills: SkillSet, around: SkillConditions) -> tuple[SkillEntry, ...]:
+def select_offered_skills(skills: SkillSet, around: SkillConditions) -> tuple[SkillEntry, ...]:
     """Select the skills that are offered under these conditions, by category and name; those without a category come
     first."""
     offered = (entry for entry in skills.entries if explain_hidden(entry.facts, around) is None)

@@ -43,7 +43,7 @@ from hermes_worker.features.skills.rules import (
     require_category,
     require_files,
     require_main_text,
-    select_offered,
+    select_offered_skills,
 )
 from hermes_worker.features.skills.text_rules import find_problems, read_category_note, read_facts
 from hermes_worker.features.skills.workspace_files import SkillFolder, find_skill_folders, read_skill_folder
@@ -210,7 +210,7 @@ class SkillShelf:
         def build_index(tools: Set[str]) -> str:
             if found is None or _VIEW_TOOL not in tools:
                 return ""
-            return render_skill_index(select_offered(found, build_surroundings(tools, self.disabled)))
+            return render_skill_index(select_offered_skills(found, build_surroundings(tools, self.disabled)))
 
         return OfferedSkills(set_hash=found.hash if found is not None else None, texts=texts, build_index=build_index)
 

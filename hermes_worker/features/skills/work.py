@@ -12,6 +12,7 @@ from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.skills.change_rules import (
     SkillAction,
     SkillChangeRequest,
+    SkillPolicy,
     SkillRewrite,
     require_skill_writer,
 )
@@ -22,7 +23,7 @@ from hermes_worker.features.skills.rules import (
     SkillMoved,
     SkillNotFound,
     SkillSet,
-    select_offered,
+    select_offered_skills,
 )
 from hermes_worker.features.skills.shelf_files import SkillShelf, build_surroundings
 from hermes_worker.observe import log
@@ -58,7 +59,9 @@ class AgentSkills:
     def list_visible(self, context: ToolContext) -> Sequence[SkillEntry]:
         """Raises ``SkillError``, ``UnavailableError``."""
         around = build_surroundings(tool_names(self._tools_of(context.run_id)), self._shelf.disabled)
-        return tuple(entry for entry in select_offered(self._load_set(context), around) if not entry.facts.bundle)
+        return tuple(
+            entry for entry in select_offered_skills(self._load_set(context), around) if not entry.facts.bundle
+        )
 
     def load_skill(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
         """Raises ``SkillNotFound``, ``SkillError``, ``UnavailableError``."""
@@ -73,7 +76,7 @@ class AgentSkills:
         if (done := self._shelf.skills_of_tenant(tenant).find_change(context.idempotency_key)) is not None:
             return done.hash
         try:
-            require_skill_writer(self._writers_of(context.run_id), context.policies.skills)
+            require_skill_writer(self._writers_of(context.run_id), context.policies.find(SkillPolicy))
             with set_actor(Actor(tenant=tenant, name=f"agent:{context.session_id}")):
                 return self._apply_change(wish, rewrite, context).hash
         except SkillError as error:

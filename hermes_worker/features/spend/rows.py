@@ -1,9 +1,9 @@
 """The cost of runs, summed from their rows by day, model, tenant, job or session.
 
 Each run counts once, on the day on which it was accepted, with what it used itself. A run that another run caused
-counts for the job and the session in which its tree began, and otherwise for itself. Deleted runs are not in it. What
-is unknown is never zero: runs whose cost is not known in full are counted apart, and so is what their calls may have
-cost beside it.
+counts for the job and the session in which its tree began, and otherwise for itself. Deleted runs and evaluations are
+not in it. What is unknown is never zero: runs whose cost is not known in full are counted apart, and so is what their
+calls may have cost beside it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
+from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.sources import SessionLabel
@@ -137,6 +138,7 @@ def load_spend(database: Database, wanted: SpendQuery) -> list[SpendRow]:
             runs.c.pk <= find_pk_near(connection, wanted.before, is_after=False),
             runs.c.created_at >= wanted.after,
             runs.c.created_at < wanted.before,
+            runs.c.origin.is_distinct_from(EVALUATION_SOURCE),
         )
         cost = sa.func.sum(runs.c.cost_nano_usd).desc()
         order = [key.desc()] if wanted.by is SpendBy.DAY else [cost, key]

@@ -14,6 +14,7 @@ from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
+from hermes_worker.core.pricing import NO_PRICE, format_usd
 from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def spend(
         for group in found:
             click.echo(json.dumps(group.model_dump()))
     elif found:
-        header = (by.upper(), "RUNS", "USD", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
+        header = (by.upper(), "RUNS", "COST", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
         click.echo(render_table([_row(group) for group in found], header, whole=(0,) if by != "session" else ()))
     else:
         click.echo("no run was accepted in this time", err=True)
@@ -70,7 +71,7 @@ def _row(group: SpendObject) -> tuple[str, ...]:
     return (
         shown,
         f"{group.runs:,}",
-        "?" if group.cost_usd is None else f"{group.cost_usd:.4f}",
+        NO_PRICE if group.cost_usd is None else format_usd(group.cost_usd),
         f"{group.input_tokens + group.cache_read_tokens + group.cache_write_tokens:,}",
         f"{group.output_tokens:,}",
         "-" if ratio is None else f"{ratio:.0%}",
@@ -83,4 +84,4 @@ def _format_unknown(group: SpendObject) -> str:
     if not group.unknown_runs:
         return "-"
     runs = f"{group.unknown_runs:,} run{'' if group.unknown_runs == 1 else 's'}"
-    return f"{runs}, ${group.doubtful_cost_usd:.4f}" if group.doubtful_cost_usd else runs
+    return f"{runs}, {format_usd(group.doubtful_cost_usd)}" if group.doubtful_cost_usd else runs

@@ -46,7 +46,7 @@ class DisabledTenant(TenantObject):
 class PlacesBody(Resource):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    places: Annotated[int, WHOLE, Field(ge=1, le=1_000_000)] | None = Field(
+    places: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = Field(
         description="Runs at work at once in the whole fleet; null for two for each model call of its workers."
     )
 

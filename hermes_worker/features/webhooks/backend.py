@@ -25,7 +25,7 @@ def reach_routes(home: Path | None) -> tuple[HermesClient, str]:
     ``ConfigurationError``, ``UnavailableError``."""
     asked = connect_api(home)
     chosen = find_chosen_server()
-    url = _find_address(asked.settings) if asked.settings is not None else chosen.url if chosen and chosen.url else ""
+    url = _find_address(asked.settings) if asked.settings is not None else chosen.url if chosen else ""
     return asked.client, url.rstrip("/")
 
 

@@ -93,10 +93,10 @@ async def _receive(context: ApiContext, platform: str, request: Request) -> Resp
             came = replace(came, keys=await context.call_store(context.signing_keys.get_keys, receiver, credentials))
         for event in _read(receiver, came, credentials):
             is_beside = account.mode is not InboundMode.WEBHOOK
-            arrival = ReceivedEvent(
+            received = ReceivedEvent(
                 platform=receiver.platform, account_name=account.name, event=event, is_beside=is_beside
             )
-            await context.call_store(InboundHandler(context.client).handle, arrival)
+            await context.call_store(InboundHandler(context.client).handle, received)
     except FlatRefusal as refused:
         return refused.response
     told = receiver.answer(came, credentials, datetime.now(UTC))

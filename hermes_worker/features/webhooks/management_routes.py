@@ -285,8 +285,8 @@ async def _deliver(
 ) -> Mapping[str, object] | None:
     """Deliver the prompt as it is; ``None`` for an event that was delivered already. Raises ``IdempotencyConflict``,
     ``RequestReplayed``."""
-    owe_once = Deliveries(context.client.database).enqueue_once
-    hints = await context.call_store(owe_once, taken.keys, taken.event.deliver, taken.event.prompt)
+    enqueue = Deliveries(context.client.database).enqueue_once
+    hints = await context.call_store(enqueue, taken.keys, taken.event.deliver, taken.event.prompt)
     if hints is None:
         return None
     later.add_task(context.tell_broker, context.client.publisher.send, hints)

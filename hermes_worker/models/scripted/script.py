@@ -34,6 +34,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall, ScriptedFault, ScriptedPace
@@ -41,6 +42,7 @@ from hermes_worker.models.scripted.transcript import Row, text_of
 
 _DIRECTIVE = re.compile(r"^[ \t]*scripted:[ \t]*(?=\{)", re.MULTILINE)
 REPEAT_MAX = 100_000
+_NAMED = re.compile(r"\{(\w+)\}")
 
 
 class InvalidScript(ValueError):
@@ -50,9 +52,13 @@ class InvalidScript(ValueError):
 class Script:
     """A parsed directive and how far the conversation has followed it."""
 
-    def __init__(self, document: Mapping[str, Any], replies_so_far: int) -> None:
+    def __init__(
+        self, document: Mapping[str, Any], replies_so_far: int, names: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """``names`` can stand in braces, as ``{i}`` can."""
         self._document = document
         self._number = replies_so_far
+        self._names = names
         self._steps = _expand_steps(document.get("steps", []))
 
     @property
@@ -64,15 +70,15 @@ class Script:
             step, repetition = self._steps[self._number]
             return self._reply(step, repetition)
         final = self._document.get("final", f"The script is finished: {len(self._steps)} steps were taken.")
-        return Reply(text=str(final), pace=self._pace({}))
+        return Reply(text=_fill_names(str(final), self._names), pace=self._pace({}))
 
     def _reply(self, step: Mapping[str, Any], repetition: int) -> Reply:
-        number = str(repetition)
+        names = {**self._names, "i": str(repetition)}
         return Reply(
-            text=_fill_number(step.get("text", ""), number),
+            text=_fill_names(step.get("text", ""), names),
             reasoning=str(step.get("reasoning", "")),
             calls=tuple(
-                self._call(call, index, number) for index, call in enumerate(_dicts(step.get("calls", []), "calls"))
+                self._call(call, index, names) for index, call in enumerate(_dicts(step.get("calls", []), "calls"))
             ),
             finish_reason=step.get("finish_reason"),
             pace=self._pace(step),
@@ -80,15 +86,15 @@ class Script:
             fault_key=f"{self._digest}:{self._number}",
         )
 
-    def _call(self, call: Mapping[str, Any], index: int, number: str) -> ScriptedCall:
+    def _call(self, call: Mapping[str, Any], index: int, names: Mapping[str, str]) -> ScriptedCall:
         if not isinstance(call.get("name"), str):
             raise InvalidScript("a call needs a name")
-        arguments = _fill_number(call.get("arguments", {}), number)
+        arguments = _fill_names(call.get("arguments", {}), names)
         if not isinstance(arguments, dict | str):
             raise InvalidScript(f"the arguments of {call['name']!r} are neither an object nor a text")
         usual_id = f"call_{self._digest}_{self._number}_{index}"
         return ScriptedCall(
-            id=_fill_number(str(call.get("id", usual_id)), number), name=call["name"], arguments=arguments
+            id=_fill_names(str(call.get("id", usual_id)), names), name=call["name"], arguments=arguments
         )
 
     @property
@@ -147,14 +153,14 @@ def _dicts(value: object, name: str) -> list[dict[str, Any]]:
     return value
 
 
-def _fill_number(value: Any, number: str) -> Any:
-    """``value`` with ``{i}`` replaced in every string."""
+def _fill_names(value: Any, names: Mapping[str, str]) -> Any:
+    """Replace ``{name}`` in every string of ``value``."""
     if isinstance(value, str):
-        return value.replace("{i}", number)
+        return _NAMED.sub(lambda found: names.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [_fill_number(item, number) for item in value]
+        return [_fill_names(item, names) for item in value]
     if isinstance(value, dict):
-        return {key: _fill_number(item, number) for key, item in value.items()}
+        return {key: _fill_names(item, names) for key, item in value.items()}
     return value
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -28,19 +29,34 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hermes_worker.models.scripted.procedure import next_reply
+from hermes_worker.models.scripted.replies import NO_REPLIES, ReplyFile, UnrecordedRequest, append_answer
 from hermes_worker.models.scripted.reply import Reply, ScriptedFault
-from hermes_worker.models.scripted.wire import render_completion, render_events
+from hermes_worker.models.scripted.script import InvalidScript
+from hermes_worker.models.scripted.transcript import text_of
+from hermes_worker.models.scripted.wire import estimate_usage, render_completion, render_events
 
 HOST = "127.0.0.1"
 MODEL = "scripted"
 BODY_BYTES_MAX = 64 * 1024 * 1024
 _FAULTS_MAX = 10_000
 _BACKLOG = 1_024
+_RECORDING_TIMEOUT_S = 600.0
 _KEEP_ALIVE_S = 3_600
 """How many seconds an idle connection stays open: long, since idle connections cost nothing here, and a client must not
 send into one that is just being closed.
 """
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Where requests go, and which file their answers are appended to."""
+
+    upstream: str
+    """The provider's address without the path of its operations, such as ``https://api.openai.com``."""
+    file: Path
+    say: Callable[[str], None] = lambda _: None
+    """Told what was recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +68,14 @@ class ScriptedOptions:
     chunks: int = 4
     """Events that each text is cut into."""
     chunk_gap_s: float = 0.0
+    replies: ReplyFile = NO_REPLIES
+    """What is said first; the survey, and scripts in messages, come where the file has nothing to say."""
+    recording: Recording | None = None
+    """Ask a provider instead, and record its answers."""
+    keeps_usage: bool = False
+    """Remember the tokens of each reply (``ScriptedServer.usage``)."""
+    keeps_bodies: bool = False
+    """Remember each request byte for byte (``ScriptedServer.bodies``), with ``keeps_usage``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +98,18 @@ class _ScriptedModel:
         self.options = options
         self.requests = ScriptedCounts()
         self._failures: Counter[str] = Counter()
+        self.usage: dict[tuple[str, int], set[tuple[int, int]]] = {}
+        self.bodies: dict[str, list[bytes]] = {}
+
+    def note_request(self, body: bytes, request: Mapping[str, Any], reply: Reply) -> None:
+        """Remember a request, and what its reply takes, under its place in its conversation."""
+        rows = request["messages"]
+        newest = max((n for n, row in enumerate(rows) if row.get("role") == "user"), default=0)
+        place = text_of(rows[newest]), sum(row.get("role") == "assistant" for row in rows[newest:])
+        used = estimate_usage(request, reply)
+        if self.options.keeps_bodies:
+            self.bodies.setdefault(place[0], []).append(body)
+        self.usage.setdefault(place, set()).add((int(str(used["prompt_tokens"])), int(str(used["completion_tokens"]))))
 
     def count(self, **changes: int) -> None:
         current = self.requests
@@ -118,14 +154,23 @@ class _Completions:
             self._model.count(in_flight=-1)
 
     async def _complete(self, body: bytes, exchange: _ScriptedExchange) -> None:
+        options = self._model.options
+        if options.recording is not None:
+            await _record(options.recording, body, exchange)
+            return
+        if (answer := _find_answer(options.replies, exchange.path, body)) is not None:
+            await exchange.answer(answer)
+            return
         request = _parse_body(body)
         if request is None:
             raise HTTPException(400, "the body is not a JSON object with a list of messages")
-        reply = next_reply(request["messages"], request.get("tools"))
+        reply = _find_written(options.replies, request) or next_reply(request["messages"], request.get("tools"))
+        if self._model.options.keeps_usage:
+            self._model.note_request(body, request, reply)
         await exchange.wait(self._model.options.latency_s if reply.pace.delay_s is None else reply.pace.delay_s)
         fault = self._model.due_fault(reply)
         if fault is not None and fault.status is not None:
-            await exchange.answer(_fault_response(fault))
+            await exchange.answer(_fault_response(fault, fault.status))
         elif request.get("stream"):
             self._model.count(streamed=1)
             await self._stream(request, reply, fault, exchange)
@@ -168,6 +213,16 @@ class _ScriptedExchange:
         self._send = send
         self._leaving = leaving
 
+    @property
+    def path(self) -> str:
+        """The path of the request, with its query."""
+        query = self._scope.get("query_string", b"").decode("latin-1")
+        return f"{self._scope['path']}{'?' if query else ''}{query}"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return Request(self._scope).headers
+
     async def wait(self, seconds: float) -> None:
         """Sleep for so many seconds. Raises ``_ScriptedClientLeft``."""
         if seconds > 0:
@@ -189,6 +244,69 @@ class _ScriptedExchange:
         self._scope["state"]["transport"].close()
         await self._leaving
         raise _ConnectionBroken
+
+
+# --- files of replies ---
+
+_HOP_BY_HOP = frozenset({"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect"})
+_CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+
+
+def _find_answer(replies: ReplyFile, path: str, body: bytes) -> Response | None:
+    try:
+        request = json.loads(body)
+        answer = replies.find_answer(path, request if isinstance(request, dict) else {})
+    except UnrecordedRequest as error:
+        raise HTTPException(400, str(error)) from None
+    except (ValueError, RecursionError):
+        return None
+    if answer is None:
+        return None
+    return Response(answer.body, status_code=answer.status, media_type=answer.type)
+
+
+def _find_written(replies: ReplyFile, request: Mapping[str, Any]) -> Reply | None:
+    try:
+        return replies.find_reply(request)
+    except InvalidScript as error:
+        return Reply(text=f"The script cannot be followed: {error}.")
+
+
+async def _record(recording: Recording, body: bytes, exchange: _ScriptedExchange) -> None:
+    """Send a request on to the provider, pass its answer back, and append that to the file."""
+    import httpx2  # for recordings only
+
+    sent = {name: value for name, value in exchange.headers.items() if name not in _HOP_BY_HOP}
+    url, received = f"{recording.upstream.rstrip('/')}{exchange.path}", bytearray()
+    try:
+        async with (
+            httpx2.AsyncClient(timeout=_RECORDING_TIMEOUT_S, headers={"Accept-Encoding": "identity"}) as client,
+            client.stream("POST", url, content=body, headers=sent) as answer,
+        ):
+            kind = answer.headers.get("content-type", "application/json")
+            start = {"status": answer.status_code, "headers": [(b"content-type", kind.encode("latin-1"))]}
+            await exchange.send({"type": "http.response.start", **start})
+            async for piece in answer.aiter_bytes():
+                received += piece
+                await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+    except httpx2.HTTPError as error:
+        recording.say(f"not recorded: {recording.upstream} does not answer: {error}")
+        await exchange.break_off()
+    try:
+        append_answer(
+            recording.file,
+            json.loads(body),
+            path=exchange.path,
+            status=answer.status_code,
+            kind=kind,
+            body=bytes(received),
+            secrets=[sent[name].removeprefix("Bearer ") for name in _CREDENTIALS if name in sent],
+        )
+    except (ValueError, OSError) as error:
+        recording.say(f"not recorded: {error}")
+    else:
+        recording.say(f"recorded: HTTP {answer.status_code}, {len(received)} bytes")
 
 
 async def _read_body(request: Request) -> bytes:
@@ -216,11 +334,10 @@ def _parse_body(body: bytes) -> dict[str, Any] | None:
     return request if all(isinstance(row, dict) for row in request["messages"]) else None
 
 
-def _fault_response(fault: ScriptedFault) -> Response:
-    assert fault.status is not None
+def _fault_response(fault: ScriptedFault, status: int) -> Response:
     headers = {} if fault.retry_after_s is None else {"Retry-After": f"{fault.retry_after_s:g}"}
     error = {"message": fault.message, "type": "scripted_error", "code": fault.code}
-    return _json_response({"error": error}, status=fault.status, headers=headers)
+    return _json_response({"error": error}, status=status, headers=headers)
 
 
 # --- the application ---
@@ -243,6 +360,8 @@ def application(model: _ScriptedModel) -> Starlette:
             Route(f"{prefix}/health", health),
         )
     ]
+    if model.options.recording is not None or model.options.replies.recorded:
+        routes.append(Route("/{path:path}", _Completions(model), methods=["POST"]))  # other wires
     return Starlette(
         routes=routes, exception_handlers={HTTPException: _handle_http_error, Exception: _handle_exception}
     )
@@ -350,6 +469,18 @@ class ScriptedServer:
     def requests(self) -> ScriptedCounts:
         """The counts so far, as a snapshot."""
         return self._model.requests
+
+    @property
+    def usage(self) -> Mapping[tuple[str, int], set[tuple[int, int]]]:
+        """The input and output tokens of each reply, with ``ScriptedOptions.keeps_usage``: by the text of the user's
+        newest message and the number of replies since. A request that is repeated as it was counts once."""
+        return self._model.usage
+
+    @property
+    def bodies(self) -> Mapping[str, list[bytes]]:
+        """The requests byte for byte, in their order, with ``ScriptedOptions.keeps_bodies``: by the text of the
+        user's newest message."""
+        return self._model.bodies
 
     def __enter__(self) -> ScriptedServer:
         """Start the server; it is listening when this returns. Raises ``OSError`` when the port cannot be had."""

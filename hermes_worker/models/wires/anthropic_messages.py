@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -35,7 +35,7 @@ from hermes_worker.models.exchange import (
 )
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.conversions import anthropic as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools
+from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
 from hermes_worker.models.wires.templates import RequestTemplates
 
 API_VERSION = "2023-06-01"
@@ -57,6 +57,8 @@ class Dialect:
 
     streams: bool = True
     takes_betas: bool = True
+    without_force: frozenset[str] = frozenset()
+    """Models that refuse to be told which tool to call."""
     without_thinking: frozenset[str] = frozenset()
     """Models that refuse the question to think."""
 
@@ -191,16 +193,27 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
         fields["system"] = canonical_json(prompt.system)
     if request.tools:
         fields["tools"] = _render_tools(tuple(request.tools))
+        if is_forced(request, dialect.without_force):
+            fields["tool_choice"] = canonical_json(_tool_choice(request.forced_tools))
     fields["model"] = canonical_json(conversion.model_name(request.model))
     fields["stream"] = "true" if dialect.streams else "false"
     fields.pop("messages", None)
     return json_body(fields, "messages", map(canonical_json, conversion.begin_with_user(prompt.messages)))
 
 
+def _tool_choice(forced: Sequence[str]) -> Mapping[str, str]:
+    return {"type": "tool", "name": forced[0]} if len(forced) == 1 else {"type": "any"}
+
+
 def _thinking_fields(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:
-    """The request's fields about thinking: none unless an effort is asked for, as in the original."""
+    """The request's fields about thinking: none unless an effort is asked for, as in the original. A model that is told
+    which tool to call cannot think before."""
     effort = request.reasoning_effort
-    if effort in (None, "none") or request.model in dialect.without_thinking:
+    if (
+        effort in (None, "none")
+        or request.model in dialect.without_thinking
+        or is_forced(request, dialect.without_force)
+    ):
         return {}
     return conversion.thinking_fields(request.model, effort, output_tokens=output_tokens)
 
@@ -219,6 +232,8 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
     text = refusal_text(error)
     if text is None:
         return None
+    if is_forced(request, tried.without_force) and "tool_choice" in text:
+        return replace(tried, without_force=tried.without_force | {request.model})
     if tried.takes_betas and "beta" in text and "long context" not in text:
         return replace(tried, takes_betas=False)
     if _thinking_fields(request, tried, 0) and any(word in text for word in ("thinking", "output_config", "effort")):

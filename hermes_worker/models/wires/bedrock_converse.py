@@ -8,7 +8,7 @@ Unverified live: Bedrock was never called from here; botocore's service model ju
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -31,7 +31,7 @@ from hermes_worker.models.wires import event_stream
 from hermes_worker.models.wires.converse_reply import ConverseAssembler
 from hermes_worker.models.wires.conversions import anthropic
 from hermes_worker.models.wires.conversions import converse as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools
+from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
 from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
 
 _SERVICE = "bedrock"
@@ -48,6 +48,8 @@ class Dialect:
     """Models that answer in one piece only."""
     without_marks: frozenset[str] = frozenset()
     """Models that have no prompt cache."""
+    without_force: frozenset[str] = frozenset()
+    """Models that refuse to be told which tool to call."""
     without_thinking: frozenset[str] = frozenset()
 
 
@@ -131,19 +133,29 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     if prompt.system:
         fields["system"] = canonical_json(prompt.system)
     if request.tools:
-        fields["toolConfig"] = _render_tools(tuple(request.tools))
+        tools = _render_tools(tuple(request.tools))
+        choice = (
+            f',"toolChoice":{_tool_choice(request.forced_tools)}' if is_forced(request, dialect.without_force) else ""
+        )
+        fields["toolConfig"] = f'{{"tools":{tools}{choice}}}'
     if endpoint.service_tier:
         fields["serviceTier"] = canonical_json({"type": endpoint.service_tier})
     fields.pop("messages", None)
     return json_body(fields, "messages", map(canonical_json, prompt.messages))
 
 
+def _tool_choice(forced: Sequence[str]) -> str:
+    return canonical_json({"tool": {"name": forced[0]}} if len(forced) == 1 else {"any": {}})
+
+
 def _inference_options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dict[str, Mapping[str, Any]]:
-    """The output limit, and for Claude the effort of thinking; without a limit the model's own counts."""
+    """The output limit, and for Claude the effort of thinking; without a limit the model's own counts. A model that is
+    told which tool to call cannot think before."""
     limit = request.output_tokens_max
     inference: dict[str, Any] = {} if limit is None else {"maxTokens": limit}
     effort = request.reasoning_effort
-    if effort in (None, "none") or not is_claude or request.model in dialect.without_thinking:
+    is_thoughtless = request.model in dialect.without_thinking or is_forced(request, dialect.without_force)
+    if effort in (None, "none") or not is_claude or is_thoughtless:
         return {"inferenceConfig": inference}
     usual = anthropic.output_tokens_max(request.model, requested=limit, window=request.window)
     asked = dict(anthropic.thinking_fields(request.model, effort, output_tokens=usual))
@@ -156,7 +168,7 @@ def _inference_options(request: ModelRequest, dialect: Dialect, *, is_claude: bo
 @lru_cache(maxsize=64)
 def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
-    return canonical_json({"tools": conversion.to_tools([json.loads(definition) for definition in definitions])})
+    return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
 def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
@@ -167,6 +179,8 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
     text, model = refusal_text(error), request.model
     if text is None:
         return None
+    if is_forced(request, tried.without_force) and ("toolchoice" in text or "tool_choice" in text):
+        return replace(tried, without_force=tried.without_force | {model})
     if model not in tried.without_marks and ("cachepoint" in text or "prompt caching" in text):
         return replace(tried, without_marks=tried.without_marks | {model})
     if model not in tried.without_thinking and any(word in text for word in ("thinking", "output_config", "effort")):

@@ -285,7 +285,7 @@ def _begins_another_call(slot: _PendingCall, call_id: str, name: str, *, is_else
 
 
 def _is_echo(slot: _PendingCall, before: list[_PendingCall]) -> bool:
-    """Whether it is no call, but the name of an earlier one that was repeated behind its arguments."""
+    """Return whether ``slot`` is no call, but the repeated name of an earlier one."""
     if slot.arguments:
         return False
     return any(each.arguments and each.name == slot.name and slot.id in ("", each.id) for each in before)

@@ -7,7 +7,7 @@ definition that cannot be mended costs that tool: it is left out, and said in th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -71,7 +71,14 @@ def fit_request(request: ModelRequest) -> ModelRequest:
         return request
     sent = {ours: name for name, ours in fitted.names.items()}
     messages = [_rename_in_row(row, sent) for row in request.messages] if sent else request.messages
-    return replace(request, tools=fitted.texts, messages=messages)
+    forced = [sent.get(name, name) for name in request.forced_tools]
+    return replace(request, tools=fitted.texts, messages=messages, forced_tools=forced)
+
+
+def is_forced(request: ModelRequest, refusing: Container[str]) -> bool:
+    """Return whether the model is told which tool to call: where that is asked for, and the model is none of those that
+    refused it."""
+    return bool(request.forced_tools) and request.model not in refusing
 
 
 @lru_cache(maxsize=64)

@@ -31,7 +31,7 @@ from hermes_worker.models.exchange import (
     refusal_text,
 )
 from hermes_worker.models.wires.conversions import gemini as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools
+from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
 from hermes_worker.models.wires.gemini_reply import GeminiAssembler
 from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
 
@@ -46,6 +46,8 @@ class Dialect:
     """
 
     streams: bool = True
+    without_force: frozenset[str] = frozenset()
+    """Models that refuse to be told which tool to call."""
     without_thinking: frozenset[str] = frozenset()
     """Models that refuse the question to think."""
 
@@ -118,6 +120,9 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
         fields["systemInstruction"] = canonical_json({"parts": [{"text": prompt.system}]})
     if request.tools:
         fields["tools"] = _render_tools(tuple(request.tools))
+        if is_forced(request, dialect.without_force):
+            forced = {"mode": "ANY", "allowedFunctionNames": list(request.forced_tools)}
+            fields["toolConfig"] = canonical_json({"functionCallingConfig": forced})
     fields.pop("contents", None)
     return json_body(fields, "contents", map(canonical_json, prompt.contents))
 
@@ -146,6 +151,9 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
     text = refusal_text(error)
     if text is None:
         return None
+    words = ("tool_config", "function_calling", "function calling")
+    if is_forced(request, tried.without_force) and any(word in text for word in words):
+        return replace(tried, without_force=tried.without_force | {request.model})
     if request.model not in tried.without_thinking and ("thinking" in text or "thought" in text):
         return replace(tried, without_thinking=tried.without_thinking | {request.model})
     if tried.streams and "stream" in text:

@@ -11,6 +11,7 @@ aborted from any other (``connections``).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -33,7 +34,7 @@ from hermes_worker.models.exchange import (
     refusal_text,
 )
 from hermes_worker.models.wires.chat_reply import ReplyAssembler
-from hermes_worker.models.wires.definitions import drop_patterns, fit_request, fit_tools
+from hermes_worker.models.wires.definitions import drop_patterns, fit_request, fit_tools, is_forced
 from hermes_worker.models.wires.openai_client import OpenAIClient
 
 _OF_PATTERNS: Final = ("grammar", "pattern must", "json schema", "generate parser", "supported for string type")
@@ -52,6 +53,8 @@ class Dialect:
     takes_stream_options: bool = True
     output_cap: str | None = None
     """The parameter for the output limit, once the server named it; ``None`` goes by host and model."""
+    without_force: frozenset[str] = frozenset()
+    """Models that refuse to be told which tool to call."""
     takes_patterns: bool = True
     """Whether the server makes a grammar of every pattern and format in the definitions of tools, or overlooks them."""
 
@@ -87,7 +90,7 @@ class OpenAIChat:
             )
             return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
 
-        return fitted.restore(self._learner.ask(attempt, adapt_dialect, abort))
+        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
 
 
 def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
@@ -105,6 +108,8 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     if request.tools:
         tools = request.tools if dialect.takes_patterns else drop_patterns(tuple(request.tools))
         fields["tools"] = f"[{','.join(tools)}]"
+        if is_forced(request, dialect.without_force):
+            fields["tool_choice"] = canonical_json(_tool_choice(request.forced_tools))
     if dialect.streams and dialect.takes_stream_options:
         fields["stream_options"] = '{"include_usage":true}'
     fields["stream"] = "true" if dialect.streams else "false"
@@ -113,12 +118,16 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     return json_body(fields, "messages", request.messages)
 
 
+def _tool_choice(forced: Sequence[str]) -> object:
+    return {"type": "function", "function": {"name": forced[0]}} if len(forced) == 1 else "required"
+
+
 def _cache_key(session_id: str) -> str:
     """The session id as a cache key, of which OpenAI takes at most 64 characters."""
     return session_id if len(session_id) <= 64 else hashlib.sha256(session_id.encode()).hexdigest()
 
 
-def adapt_dialect(tried: Dialect, error: ModelCallError) -> Dialect | None:
+def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
     """The dialect to ask in after this refusal; ``None`` when it was not about the way of asking.
 
     Each trait changes at most once, so asking again comes to an end.
@@ -126,6 +135,8 @@ def adapt_dialect(tried: Dialect, error: ModelCallError) -> Dialect | None:
     if error.status not in (400, 422):
         return None
     text = error.message.lower()
+    if is_forced(request, tried.without_force) and "tool_choice" in text:
+        return replace(tried, without_force=tried.without_force | {request.model})
     if tried.streams and tried.takes_stream_options and "stream_options" in text:
         return replace(tried, takes_stream_options=False)
     if tried.takes_patterns and any(word in text for word in _OF_PATTERNS):

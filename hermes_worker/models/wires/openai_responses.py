@@ -30,7 +30,7 @@ from hermes_worker.models.exchange import (
     refusal_text,
 )
 from hermes_worker.models.wires.conversions import responses as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools
+from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
 from hermes_worker.models.wires.openai_client import OpenAIClient
 from hermes_worker.models.wires.responses_reply import ResponseAssembler
 
@@ -51,6 +51,8 @@ class Dialect:
     takes_parallel_calls: bool = True
     seals_reasoning: bool = True
     """Whether the server gives encrypted reasoning for us to keep."""
+    without_force: frozenset[str] = frozenset()
+    """Models that refuse to be told which tool to call."""
     without_reasoning: frozenset[str] = frozenset()
     """Models that refuse every question about reasoning."""
 
@@ -114,7 +116,8 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
     tools = _render_tools(tuple(request.tools))
     if request.tools:
         fields["tools"] = tools.text
-        fields["tool_choice"] = '"auto"'
+        forced = is_forced(request, dialect.without_force)
+        fields["tool_choice"] = canonical_json(_tool_choice(request.forced_tools) if forced else "auto")
         if dialect.takes_parallel_calls:
             fields["parallel_tool_calls"] = "true"
     if dialect.takes_cache_key:
@@ -126,6 +129,10 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
     fields["stream"] = "true" if dialect.streams else "false"
     fields.pop("input", None)
     return json_body(fields, "input", map(canonical_json, prompt.input))
+
+
+def _tool_choice(forced: Sequence[str]) -> object:
+    return {"type": "function", "name": forced[0]} if len(forced) == 1 else "required"
 
 
 def _reasoning_fields(request: ModelRequest, issuer: str, dialect: Dialect, replays: bool) -> Mapping[str, Any]:
@@ -160,6 +167,11 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
         (tried.takes_cache_key, ("prompt_cache_key",), replace(tried, takes_cache_key=False)),
         (tried.takes_output_cap, ("max_output_tokens",), replace(tried, takes_output_cap=False)),
         (tried.takes_parallel_calls, ("parallel_tool_calls",), replace(tried, takes_parallel_calls=False)),
+        (
+            is_forced(request, tried.without_force),
+            ("tool_choice",),
+            replace(tried, without_force=tried.without_force | {request.model}),
+        ),
         (tried.seals_reasoning, ("encrypted_content", "include"), replace(tried, seals_reasoning=False)),
         (
             request.model not in tried.without_reasoning,

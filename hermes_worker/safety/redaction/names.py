@@ -149,7 +149,7 @@ class _NamePlace:
         return start == 0 or _LINE_START.search(raw, max(0, start - 64), start) is not None
 
     def is_variable(self, raw: bytes) -> bool:
-        """Whether it is written as the environment's variables are, where a shell or a list of them has one."""
+        """Whether the name is written as the environment's variables are, where a shell or a list of them has one."""
         return _VARIABLE.fullmatch(self.name) is not None and raw[self.start - 1 : self.start] in _BEFORE_VARIABLE
 
 

@@ -28,17 +28,17 @@ _LOWER_RUN_CHARS_MAX = 2
 
 
 def is_harmless_value(value: bytes) -> bool:
-    """Whether it is a look-up, a template, a type, or already masked."""
+    """Return whether the value is a look-up, a template, a type, or already masked."""
     return _HARMLESS_VALUE.fullmatch(value) is not None
 
 
 def is_placeholder(value: bytes) -> bool:
-    """Whether it is a text that documents and tests write in the place of a credential."""
+    """Return whether the value is a text that documents and tests write in the place of a credential."""
     return _PLACEHOLDER_WORD.search(value) is not None
 
 
 def looks_random(value: bytes) -> bool:
-    """Whether it is long, or letters and digits mixed: more than a person would write in a sentence."""
+    """Return whether the value is long, or letters and digits mixed: more than a person would write in a sentence."""
     return len(value) >= _LONG or (
         len(value) >= _SHORT and any(c in b"0123456789" for c in value) and not value.isdigit()
     )

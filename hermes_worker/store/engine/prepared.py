@@ -142,6 +142,45 @@ class _Compiled:
             cursor.close()
 
 
+class UnpreparedConnection(Connection):
+    """A connection whose driver may be any: statements on it are executed by SQLAlchemy."""
+
+
+class _Unprepared:
+    """One statement for an ``UnpreparedConnection``, used as a ``_Compiled``."""
+
+    __slots__ = ("query",)
+
+    opens = ()
+    sql = "a statement of SQLAlchemy"
+
+    def __init__(self, statement: Any) -> None:
+        self.query = statement
+
+    def build_parameters(self, values: Mapping[str, Any], dialect: Dialect) -> Any:
+        return dict(values)
+
+    def get_cursor(self, connection: Connection) -> Any:
+        return _ResultCursor(connection)
+
+    def release(self, cursor: Any) -> None:
+        cursor.close()
+
+
+class _ResultCursor:
+    """The parts of a cursor that prepared statements use, over the result of SQLAlchemy."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def execute(self, query: Any, parameters: Any) -> None:
+        result = self._connection.execute(query, parameters)
+        self.rowcount = result.rowcount
+        self.fetchone, self.fetchall, self.close = result.fetchone, result.fetchall, result.close
+
+    executemany = execute
+
+
 _CURSOR = "hermes_cursor"
 _KINDS = (SealedText, PlacedText)
 
@@ -244,14 +283,16 @@ class Prepared(Generic[Takes, Gives]):
         elif rows:
             self._run_many(connection, self._compile(connection), rows)
 
-    def _compile(self, connection: Connection) -> _Compiled:
+    def _compile(self, connection: Connection) -> Any:
+        if connection.__class__ is UnpreparedConnection:
+            return _Unprepared(self._statement)
         name = connection.dialect.name
         compiled = self._by_dialect.get(name)
         if compiled is None:
             compiled = self._by_dialect[name] = _Compiled(self._statement, connection.dialect, self._takes, self._gives)
         return compiled
 
-    def _run(self, connection: Connection, compiled: _Compiled, values: Mapping[str, Any]) -> Any:
+    def _run(self, connection: Connection, compiled: Any, values: Mapping[str, Any]) -> Any:
         cursor = compiled.get_cursor(connection)
         try:
             cursor.execute(compiled.query, compiled.build_parameters(values, connection.dialect))
@@ -259,7 +300,7 @@ class Prepared(Generic[Takes, Gives]):
             raise _translate_error(connection, compiled.sql, error) from error
         return cursor
 
-    def _run_many(self, connection: Connection, compiled: _Compiled, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _run_many(self, connection: Connection, compiled: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         cursor = compiled.get_cursor(connection)
         try:
             cursor.executemany(

@@ -13,12 +13,13 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import CallHook
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.core.hooks import list_beginning_calls
+from hermes_worker.core.hooks import HookCallState, list_beginning_calls
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.run_views import HookCallView
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.engine.sealing import coalesce_texts
-from hermes_worker.store.hooks.pending_calls import HookCallState, enqueue_beginning
+from hermes_worker.store.hooks.pending_calls import enqueue_beginning
 from hermes_worker.store.restore_detection import is_no_copy
 from hermes_worker.store.rows import Hint, lock_run, make_storable
 from hermes_worker.store.runs.step_plan import StepOutput
@@ -68,21 +69,6 @@ class HookFacts:
     """The arguments that the call ran with, where they differ from those in the reply."""
     result: str | None = None
     """The transcript row of the tool's result, or of the reply that was committed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookCallView:
-    """A call of an observer, for people. Times are epoch seconds."""
-
-    event_id: str
-    hook: str
-    event: str
-    run_id: str
-    state: HookCallState
-    attempts: int
-    reason: str | None
-    created_at: float
-    settled_at: float | None
 
 
 class _ClaimedHookCall(NamedTuple):

@@ -8,7 +8,6 @@ worker vanished is due again; after three claims that did not end in order it is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
@@ -16,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import CallHook
-from hermes_worker.core.hooks import Observed, PendingHookCall, build_event_id, list_pending_calls
+from hermes_worker.core.hooks import HookCallState, Observed, PendingHookCall, build_event_id, list_pending_calls
 from hermes_worker.core.run_events import RunEvent
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared
@@ -25,16 +24,6 @@ from hermes_worker.store.tables import hook_calls, runs
 from hermes_worker.store.work_items import WorkItems
 
 _KEPT_S = 7 * 86_400.0
-
-
-class HookCallState(StrEnum):
-    PENDING = "pending"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    """The hook raised, hung or cannot be called."""
-    LOST = "lost"
-    """Its workers vanished while it ran, as often as is allowed."""
 
 
 class OwedHookRow(TypedDict):
@@ -81,7 +70,7 @@ def enqueue_hooks(
 ) -> list[Hint]:
     """Insert pending hook calls, due at ``at``, in the caller's transaction. Returns the hints to send. Existing rows
     stay as they are."""
-    _OWE.run_each(connection, [{**row, "at": at} for row in rows])
+    _INSERT.run_each(connection, [{**row, "at": at} for row in rows])
     return [
         Hint(effect=CallHook(run_id=run_id, event_id=row["event_id"], hook=row["hook"], attempt=1), at=at or 0.0)
         for row in rows
@@ -106,7 +95,7 @@ def _build_insert() -> Any:
     return inserted.on_conflict_do_nothing(index_elements=["event_id", "hook", "tenant"])
 
 
-_OWE = Prepared(_build_insert(), takes=_DueHookRow)
+_INSERT = Prepared(_build_insert(), takes=_DueHookRow)
 """In a form that both databases understand: SQLite has the same ON CONFLICT clause as PostgreSQL."""
 
 

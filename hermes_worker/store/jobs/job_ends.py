@@ -3,6 +3,7 @@ be told."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -11,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.sources import CHAT_SOURCE
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
-from hermes_worker.store.jobs.chat_notes import find_present_session
 from hermes_worker.store.jobs.executions import ExecutionState, build_collect_hint
 from hermes_worker.store.jobs.job_rows import (
     ALL_JOBS,
@@ -34,9 +35,12 @@ from hermes_worker.store.jobs.job_rows import (
 )
 from hermes_worker.store.outbox.deliveries import enqueue_deliveries
 from hermes_worker.store.rows import Hint, insert_messages, make_storable
-from hermes_worker.store.runs.runs import begin_held, insert_run
+from hermes_worker.store.runs.runs import NewRun, begin_held, insert_run, session_is
 from hermes_worker.store.search.index_queue import mark_due
-from hermes_worker.store.tables import blobs, firings, jobs, messages, runs, sessions
+from hermes_worker.store.tables import blobs, chats, firings, jobs, messages, runs, sessions
+
+_LATER = re.compile(r"(?P<key>.+)~[0-9]{1,9}", re.DOTALL)
+"""The name of a later conversation of a chat."""
 
 _ERROR_CHARS_MAX = 500
 
@@ -277,14 +281,12 @@ def _write_followup(connection: Connection, collected: Collected, firing_pk: int
         if followup.body is not None
         else []
     )
-    if followup.run is not None:
-        run_pk, created = insert_run(connection, followup.run)
+    if isinstance(then := followup.then, NewRun):
+        run_pk, created = insert_run(connection, then)
         connection.execute(change.values(run_pk=run_pk, remark=remark))
         return [*hints, *created.hints]
-    assert followup.after is not None
-    owes_note = followup.after.owes_note
-    connection.execute(change.values(ended_at=now, is_waiting=False, remark=remark, owes_note=owes_note))
-    hints += _write_afters(connection, [(row, followup.after)], {row.pk: row}, now)
+    connection.execute(change.values(ended_at=now, is_waiting=False, remark=remark, owes_note=then.owes_note))
+    hints += _write_afters(connection, [(row, then)], {row.pk: row}, now)
     return [*hints, *_start_next(connection, [row.pk])]
 
 
@@ -316,7 +318,7 @@ def _start_first(connection: Connection, job_pk: int) -> list[Hint]:
 def _append_note(connection: Connection, tenant: str, session_id: str, text: str, *, run_pk: int) -> bool:
     """Write a note into a session. Returns True when it is written, or never can be; False while the session has an
     active run."""
-    present = find_present_session(connection, tenant, session_id)
+    present = _find_present_session(connection, tenant, session_id)
     found = connection.execute(
         sa.select(*select_columns(sessions, _NotedRow))
         .where(sessions.c.session_id == present, sessions.c.tenant == tenant)
@@ -333,3 +335,22 @@ def _append_note(connection: Connection, tenant: str, session_id: str, text: str
     connection.execute(sa.update(sessions).where(sessions.c.pk == session.pk).values(message_seq=seq))
     mark_due(connection, session.pk)
     return True
+
+
+def _find_present_session(connection: Connection, tenant: str, session_id: str) -> str:
+    """Find the id of the chat's present conversation for an earlier session of it: people begin new conversations, and
+    the job stays attached. Returns ``session_id`` itself when it belongs to no chat, or nothing was said in the new
+    conversation yet."""
+    this = (sessions.c.session_id == session_id) & (sessions.c.tenant == tenant)
+    named = sa.select(sessions.c.name).where(this, sessions.c.source == CHAT_SOURCE)
+    name = connection.execute(named).scalar()
+    if name is None:
+        return session_id
+    later = _LATER.fullmatch(name)
+    key = name if later is None else later["key"]
+    its = (chats.c.session_key == key) & (chats.c.tenant == tenant)
+    generation = connection.execute(sa.select(chats.c.generation).where(its).limit(1)).scalar()
+    if not generation:
+        return session_id
+    present = session_is(tenant, CHAT_SOURCE, f"{key}~{generation}")
+    return connection.execute(sa.select(sessions.c.session_id).where(present)).scalar() or session_id

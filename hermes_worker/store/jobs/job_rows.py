@@ -141,10 +141,8 @@ class Collected:
 class Followup:
     """The decision about a collection: a run, or the end."""
 
+    then: NewRun | JobAfter
     remark: str | None = None
-    run: NewRun | None = None
-    after: JobAfter | None = None
-    """Set exactly when there is no run."""
     body: str | None = None
     """Text that is delivered to ``targets``."""
     targets: Sequence[str] = ()

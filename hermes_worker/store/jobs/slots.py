@@ -207,9 +207,7 @@ def _cancel_open(connection: Connection, job_pk: int) -> SettledJobs:
         of_job.where(firings.c.job_pk == job_pk, IS_OPEN, runs.c.exit_reason.is_(None)).order_by(runs.c.pk)
     ).scalars()
     settled = SettledJobs()
-    for pk in pks.all():
-        loaded = lock_run(connection, pk)
-        assert loaded is not None
+    for loaded in filter(None, (lock_run(connection, pk) for pk in pks.all())):
         after = apply_event(loaded.run, ev.StopRequested())
         hints = [] if after == loaded.run else save_step(connection, loaded, after)
         settled += SettledJobs(hints=hints, stopped=[loaded.run.run_id])

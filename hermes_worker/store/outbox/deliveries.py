@@ -377,6 +377,11 @@ class Deliveries:
             asked = fetch_row(of_run, _AnsweringRun)
         return _to_claim(row, asked, token)
 
+    def enqueue(self, tenant: str, targets: Sequence[str], body: str) -> list[Hint]:
+        """Insert deliveries of ``body`` to the targets, of no run. Returns the hints to send."""
+        with self._database.write() as connection:
+            return enqueue_deliveries(connection, targets, body=body, tenant=tenant)
+
     def enqueue_once(
         self, request: RequestKeys, targets: Sequence[str], body: str, *, run_id: str | None = None
     ) -> list[Hint] | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
+from hermes_worker.core.call_descriptions import describe_call
+from hermes_worker.core.deferred_tools import find_written_arguments
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.run import CallStatus
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
-from hermes_worker.store.rows import load_messages
+from hermes_worker.store.recorded_calls import load_texts
 from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.tables import runs, tool_calls, workers
 
@@ -41,6 +43,8 @@ class CallEntry:
     settled_at: float | None
     worker: str | None
     """The name of the worker that holds the call; ``None`` when none does."""
+    about: str = ""
+    """Its arguments in words, not redacted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,8 @@ class CallInFull:
 
 
 class _EntryRow(NamedTuple):
+    session_pk: int
+    result_seq: int
     iteration: int
     position: int
     name: str
@@ -72,19 +78,19 @@ class _EntryRow(NamedTuple):
 
 
 class _TextRow(NamedTuple):
-    result_seq: int
     approved_arguments: str | None
     rewritten_arguments: str | None
 
 
-class _FirstSeq(NamedTuple):
-    session_pk: int
-    first_seq: int
-
-
-_ENTRY = sa.select(
-    *(tool_calls.c[name] for name in _EntryRow._fields if name != "worker"), workers.c.name.label("worker")
-).outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)
+_ENTRY = (
+    sa.select(
+        runs.c.session_pk,
+        *(tool_calls.c[name] for name in _EntryRow._fields if name not in ("session_pk", "worker")),
+        workers.c.name.label("worker"),
+    )
+    .join(runs, runs.c.pk == tool_calls.c.run_pk)
+    .outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)
+)
 """``tool_calls.name`` comes first, so the label of the worker's name does not collide with it."""
 
 
@@ -103,52 +109,45 @@ class Ledger:
                 is_later = (tool_calls.c.iteration == iteration) & (tool_calls.c.position > position)
                 wanted = wanted.where(sa.or_(tool_calls.c.iteration > iteration, is_later))
             ordered = wanted.order_by(tool_calls.c.iteration, tool_calls.c.position).limit(limit)
-            return [_to_entry(row) for row in fetch_rows(connection.execute(ordered), _EntryRow)]
+            rows = fetch_rows(connection.execute(ordered), _EntryRow)
+            texts = load_texts(connection, {_find_reply(row) for row in rows})
+        return [_to_entry(row, _read_request(texts, row)) for row in rows]
 
     def load_call(self, run_id: str, iteration: int, position: int) -> CallInFull:
         """Load one call with its arguments and its result. Raises ``RunNotFound``, ``CallNotFound``."""
         with self._database.read() as connection:
-            pk = find_run(connection, run_id)
             here = (
-                (tool_calls.c.run_pk == pk)
+                (tool_calls.c.run_pk == find_run(connection, run_id))
                 & (tool_calls.c.iteration == iteration)
                 & (tool_calls.c.position == position)
             )
-            entry = fetch_row(connection.execute(_ENTRY.where(here)), _EntryRow)
-            texts = fetch_row(
+            row = fetch_row(connection.execute(_ENTRY.where(here)), _EntryRow)
+            changed = fetch_row(
                 connection.execute(sa.select(*(tool_calls.c[name] for name in _TextRow._fields)).where(here)), _TextRow
             )
-            if entry is None or texts is None:
+            if row is None or changed is None:
                 raise CallNotFound(f"run {run_id!r} made no call {iteration}/{position}")
-            asked, result = _load_reply_and_result(connection, pk, iteration, texts.result_seq)
-        request = asked[position] if position < len(asked) else {}
+            result_at = (row.session_pk, row.result_seq)
+            texts = load_texts(connection, {_find_reply(row), result_at})
+        request, result = _read_request(texts, row), texts.get(result_at)
         return CallInFull(
-            entry=_to_entry(entry),
+            entry=_to_entry(row, request),
             tool_call_id=str(request.get("id", "")),
             arguments=str(request.get("function", {}).get("arguments", "")),
-            changed_arguments=texts.approved_arguments or texts.rewritten_arguments,
-            result=result if entry.settled_at is not None else None,
+            changed_arguments=changed.approved_arguments or changed.rewritten_arguments,
+            result=_content_of(result) if result is not None and row.settled_at is not None else None,
         )
 
 
-def _load_reply_and_result(
-    connection: Connection, pk: int, iteration: int, result_seq: int
-) -> tuple[list[dict[str, Any]], str | None]:
-    """Load the calls of the model's reply of an iteration, and the result at place ``result_seq``, or ``None``."""
-    place = fetch_row(
-        connection.execute(
-            sa.select(runs.c.session_pk, sa.func.min(tool_calls.c.result_seq).label("first_seq"))
-            .join(tool_calls, tool_calls.c.run_pk == runs.c.pk)
-            .where(runs.c.pk == pk, tool_calls.c.iteration == iteration)
-            .group_by(runs.c.session_pk)
-        ),
-        _FirstSeq,
-    )
-    assert place is not None
-    reply = load_messages(connection, place.session_pk, place.first_seq - 1, place.first_seq - 1)
-    told = load_messages(connection, place.session_pk, result_seq, result_seq)
-    asked = json.loads(reply[0].body).get("tool_calls") or [] if reply else []
-    return asked, _content_of(told[0].body) if told else None
+def _find_reply(row: _EntryRow) -> tuple[int, int]:
+    """Find the place of the model's reply that asked for a call: results stand behind it in the order of calls."""
+    return row.session_pk, row.result_seq - row.position - 1
+
+
+def _read_request(texts: Mapping[tuple[int, int], str], row: _EntryRow) -> dict[str, Any]:
+    """Read a call as the model's reply asked for it; empty where the reply is gone."""
+    asked = json.loads(texts.get(_find_reply(row), "{}")).get("tool_calls") or []
+    return asked[row.position] if row.position < len(asked) else {}
 
 
 def _content_of(body: str) -> str:
@@ -156,8 +155,10 @@ def _content_of(body: str) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def _to_entry(row: _EntryRow) -> CallEntry:
+def _to_entry(row: _EntryRow, request: Mapping[str, Any]) -> CallEntry:
+    function = request.get("function")
     return CallEntry(
+        about=describe_call(row.name, find_written_arguments(function, row.name)) if function else "",
         iteration=row.iteration,
         position=row.position,
         name=row.name,

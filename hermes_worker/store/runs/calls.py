@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core import events as ev
-from hermes_worker.core.deferred_tools import CALL, unwrap_call
+from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX, describe_call
+from hermes_worker.core.deferred_tools import find_written_arguments
 from hermes_worker.core.delegation import TURNS_MAX, build_refusal_note, explain_background_refusal
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, parse_precedent
@@ -29,6 +30,7 @@ from hermes_worker.safety.redaction import redact_code
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import Joined, Prepared
 from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.prefixes import find_prefix
 from hermes_worker.store.row_keys import HeldCallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -293,6 +295,9 @@ class ToolCalls:
         here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
         with self._database.read() as connection:
             body = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
+            prefix = find_prefix(connection, session_pk) if body is None else None
+        if prefix is not None:
+            return self.load_kept_result(prefix.session_pk, key)
         return None if body is None else str(json.loads(body))
 
     def load_spec(self, run_pk: int) -> RunSpec:
@@ -433,7 +438,9 @@ def _to_claim(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         request=ToolRequest(
             id=asked["id"],
             name=row.name,
-            arguments=row.approved_arguments or row.rewritten_arguments or _find_arguments(asked["function"], row.name),
+            arguments=row.approved_arguments
+            or row.rewritten_arguments
+            or find_written_arguments(asked["function"], row.name),
         ),
         is_approved=row.approved_arguments is not None,
         is_rewritten=row.rewritten_arguments is not None,
@@ -446,13 +453,6 @@ def _to_claim(effect: RunTool, token: str, row: _ClaimedCall, run: RunRow, reply
         is_watched=loaded.is_watched,
         loaded=loaded,
     )
-
-
-def _find_arguments(function: Mapping[str, Any], name: str) -> str:
-    """The arguments that the model wrote for the tool ``name``, which it may have called through ``tool_call``."""
-    arguments = str(function["arguments"])
-    found = unwrap_call(arguments) if function["name"] == CALL != name else None
-    return arguments if found is None else found[1]
 
 
 def _to_call_row(effect: RunTool, row: _ClaimedCall) -> CallRow:
@@ -511,14 +511,14 @@ def _promise_turn(connection: Connection, loaded: LoadedRun, handed: _Handover) 
     """Count the run that the background answer will begin in the budget of the chain, which the chain has from now on.
     Returns the run, and why there shall be no such run, or ``None``. The caller holds the run's row."""
     create_tree_budget(connection, loaded)
-    loaded = replace(loaded, budget_pk=loaded.budget_pk or loaded.pk)
-    assert loaded.budget_pk is not None
-    budget, turns = lock_turns(connection, loaded.budget_pk)
+    budget_pk = loaded.budget_pk or loaded.pk
+    loaded = replace(loaded, budget_pk=budget_pk)
+    budget, turns = lock_turns(connection, budget_pk)
     refusal = explain_background_refusal(
         budget, turns=turns, turns_max=handed.turns_max, is_shared=handed.is_budget_shared
     )
     if refusal is None:
-        promise_turn(connection, loaded.budget_pk)
+        promise_turn(connection, budget_pk)
     return loaded, refusal
 
 
@@ -542,14 +542,17 @@ def _settle_handed_over(
 def build_started_event(claim: CallClaim) -> RunEvent:
     """Build the event that the call began, dated to when it did. It becomes a row together with the result; until then
     the live stream shows it."""
+    tool, arguments = claim.request.name, claim.request.arguments
     data = {
-        "tool": claim.request.name,
-        "preview": redact_code(claim.request.arguments[:_PREVIEW_LOOKS_AT_CHARS])[:PREVIEW_CHARS],
+        "tool": tool,
+        "preview": redact_code(arguments[:_PREVIEW_LOOKS_AT_CHARS])[:PREVIEW_CHARS],
         "tool_call_id": claim.request.id,
         "iteration": claim.iteration,
         "position": claim.position,
         "attempt": claim.attempt,
     }
+    if len(arguments) > PREVIEW_CHARS:  # else the preview is all of them, and readers describe it
+        data["about"] = redact_code(describe_call(tool, arguments))[:ABOUT_CHARS_MAX]
     return RunEvent(name=RunEventName.TOOL_STARTED, data=data, at=claim.claimed_at)
 
 

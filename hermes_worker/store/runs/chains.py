@@ -142,7 +142,8 @@ def _stop_below(database: Database, pk: int) -> dict[str, list[Hint]]:
     try:
         with database.write() as connection:
             loaded = lock_run(connection, pk)
-            assert loaded is not None
+            if loaded is None:
+                return {}
             set_halt(connection, pk, Halt.STOPPED)
             if loaded.run.status.is_terminal or loaded.run.status is RunStatus.STOPPING:
                 return {}

@@ -4,7 +4,8 @@ bring."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.client_tools import IS_CLIENTS, ClientCall, HandedReply, Handovers
 from hermes_worker.core.messages import Role
+from hermes_worker.core.recovery_state import dump_recovery_state, parse_recovery_state
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.store.engine.database import Database
@@ -90,14 +92,19 @@ class ClientCalls:
                         found[call.wait_id] = str(json.loads(row.body).get("content") or "")
         return found
 
-    def settle_calls(self, run_id: str, results: Mapping[int, str], *, by: str) -> list[Hint]:
-        """Settle calls with what their client brought, by the numbers of their waits: all of them, or none. Raises
-        ``RunNotFound``, ``NotWaiting``, and ``NothingAsked`` when one of them is settled already."""
+    def settle_calls(
+        self, run_id: str, results: Mapping[int, str], *, by: str, forced_tools: Sequence[str] = ()
+    ) -> list[Hint]:
+        """Settle calls with what their client brought, by the numbers of their waits: all of them, or none.
+        ``forced_tools``: see ``RunRequest``, for the part of the run that begins. Raises ``RunNotFound``,
+        ``NotWaiting``, and ``NothingAsked`` when one of them is settled already."""
         with self._database.write() as connection:
             pk = find_run(connection, run_id)
             hints: list[Hint] = []
             for wait_id in sorted(results):
                 hints += settle_input(connection, pk, results[wait_id], by=by, wait_id=wait_id)
+            if forced_tools:
+                _force_tools(connection, pk, forced_tools)
             return hints
 
     def load_session_tools(self, tenant: str, source: str, reference: str) -> str | None:
@@ -118,6 +125,13 @@ class ClientCalls:
         with self._database.read() as connection:
             session_pk = _find_session(connection, find_run(connection, run_id))
             return str(connection.execute(wanted.where(sessions.c.pk == session_pk)).scalar_one())
+
+
+def _force_tools(connection: Connection, run_pk: int, names: Sequence[str]) -> None:
+    """Have the next reply of a locked run call one of these tools."""
+    stored = connection.execute(sa.select(runs.c.memory).where(runs.c.pk == run_pk)).scalar()
+    memory = dump_recovery_state(replace(parse_recovery_state(stored), forced_tools=tuple(names)))
+    connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(memory=memory))
 
 
 def _find_session(connection: Connection, run_pk: int) -> int:

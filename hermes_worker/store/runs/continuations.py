@@ -19,6 +19,7 @@ from hermes_worker.core.delegation import build_background_message, derive_deleg
 from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
 from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.titles import describe_cause
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import fetch_one
@@ -124,6 +125,7 @@ def insert_continuation(connection: Connection, parent: ParentCall) -> CausedTur
     spec = replace(
         asked,
         input=build_background_message(call_key, children.load_outcomes(connection, parent)),
+        about=describe_cause("Background answer", asked),
         instructions=None,
         history=(),
         program=__version__,
@@ -170,6 +172,7 @@ def insert_message_run(
     spec = replace(
         asked,
         input=text,
+        about=describe_cause("Process report", asked),
         instructions=None,
         history=(),
         program=__version__,

@@ -25,7 +25,7 @@ from hermes_worker.store.runs.children import (
     lock_background_call,
     lock_waiting_call,
 )
-from hermes_worker.store.runs.runs import find_run
+from hermes_worker.store.runs.runs import find_run, lock_found_run
 from hermes_worker.store.runs.step_plan import StepOutput
 from hermes_worker.store.runs.step_writer import begin_run, save_step, start_children
 from hermes_worker.store.tables import runs, sessions
@@ -120,8 +120,7 @@ def _lock_at_work(
 ) -> LoadedRun:
     """Lock and load a run. ``is_enough`` is asked about a run that has ended, whether it counts as at work all the
     same."""
-    loaded = lock_run(connection, find_run(connection, run_id))
-    assert loaded is not None
+    loaded = lock_found_run(connection, find_run(connection, run_id))
     status = loaded.run.status
     if status is RunStatus.STOPPING or (status.is_terminal and not is_enough(loaded.pk)):
         raise NotAtWork(f"run {run_id!r} is not at work any more ({status.value})")

@@ -87,12 +87,11 @@ def end_run(connection: Connection, run_pk: int, end: EndRun) -> list[Hint]:
     """Write the end that ``core.step`` decided on, with the deliveries and artifacts that follow from it. Returns the
     hints to send."""
     after = end.after
-    assert after.exit_reason is not None
     failure = after.failure
     values: _End = {
         "run": run_pk,
         "new_status": after.status.value,
-        "reason": after.exit_reason.value,
+        "reason": end.reason.value,
         "kind": failure.kind if failure else None,
         "message": make_storable(failure.message) if failure else None,
         "answer": end.output_seq,

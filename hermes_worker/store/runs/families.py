@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
+from hermes_worker.core.run_views import ChildView, RefusalView
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.engine.sealing import may_contain
@@ -25,32 +26,6 @@ CHILDREN_SHOWN_MAX = 200
 _REFUSALS_SHOWN_MAX = 50
 _RUNS_AT_ONCE = 100
 """Runs whose events one statement reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildView:
-    """A child run."""
-
-    run_id: str
-    index: int
-    """The index of its task in the call that made it, from 0."""
-    status: RunStatus
-    goal: str
-    """The first line of its task."""
-    cost_usd: Decimal | None
-    """US dollars that the child itself cost; ``None`` before its first reply."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusalView:
-    """A call of a run below that was not allowed."""
-
-    run_id: str
-    seq: int
-    """Number of the event in its run."""
-    tool: str
-    refused_by: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +168,7 @@ def _to_child_view(row: _ChildRow) -> ChildView:
         status=RunStatus(row.status),
         goal=_first_line_of(json.loads(row.spec).get("input")),
         cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
+        cost_status=CostStatus(row.cost_status) if row.cost_status else None,
     )
 
 

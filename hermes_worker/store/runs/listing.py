@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,15 +19,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.core.run import TERMINAL, RunStatus
+from hermes_worker.core.run import TERMINAL, RunKind, RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.core.search_queries import parse_query
-from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.spec import SPECIFIED, BeganWith, RunNotes, RunSpec
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.prefixes import load_system_prompt
 from hermes_worker.store.runs.inputs import load_spec
 from hermes_worker.store.runs.runs import find_run, session_is
-from hermes_worker.store.runs.views import RunView, load_views
+from hermes_worker.store.runs.views import has_kind, load_views
 from hermes_worker.store.search.index_queue import is_searchable
 from hermes_worker.store.search.index_repair import call_with_repair
 from hermes_worker.store.search.run_texts import find_matching_runs, find_runs_to_read
@@ -53,6 +55,7 @@ class RunFilter:
     source: str = "api"
     """The source whose session names ``session_id`` means."""
     statuses: Collection[RunStatus] = ()
+    kinds: Collection[RunKind] = ()
     tags: Sequence[str] = ()
     """The run has each of these tags."""
     session_id: str | None = None
@@ -86,7 +89,7 @@ class RunFilter:
             self.cost_usd_max,
             self.text,
         )
-        return not self.statuses and not self.tags and all(value is None for value in others)
+        return not self.statuses and not self.kinds and not self.tags and all(value is None for value in others)
 
 
 class FoundRun(NamedTuple):
@@ -103,32 +106,6 @@ class RunPage:
     views: Sequence[RunView]
     below: int | None
     """The row id below which the next page begins; ``None`` when this is the last page."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunNotes:
-    """The notes of a caller on a run, and which run it repeats."""
-
-    tags: Sequence[str]
-    metadata: Mapping[str, str]
-    retry_of: str | None
-    began_with: BeganWith
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeganWith:
-    """The versions that a run began with; ``None`` for what was not recorded yet when it was submitted."""
-
-    program: str | None
-    """The version of the program that accepted the run, such as ``0.2.0``."""
-    configuration: str | None
-    """The hash of the settings that it was accepted under (``settings.configuration_id``)."""
-    prompt: str
-    """SHA-256 of the system prompt, which a session has from its first run and keeps."""
-    layers: Mapping[str, str]
-    """``RunSpec.layers``; ``overrides`` and ``overridden_by`` are the fields of that name too."""
-    overrides: Mapping[str, str]
-    overridden_by: Mapping[str, str]
 
 
 class Listing:
@@ -163,36 +140,32 @@ class Listing:
         """Load the notes on a run. Raises ``RunNotFound``."""
         with self._database.read() as connection:
             pk = find_run(connection, run_id)
-            spec = _find_spec(connection, pk)
+            # A run whose input cannot be read is shown all the same.
+            spec = _find_spec(connection, pk) or RunSpec(input="", model="")
             tags, repeated = load_tags(connection, [pk]), load_repeated(connection, [pk])
-            prompt = connection.execute(_PROMPT, {"run": pk}).scalar_one()
+            session_pk = connection.execute(sa.select(runs.c.session_pk).where(runs.c.pk == pk)).scalar_one()
+            prompt = load_system_prompt(connection, int(session_pk))
         return RunNotes(
             tags=tags.get(pk, ()),
-            metadata=spec.metadata if spec else {},
+            **{name: getattr(spec, name) for name in _NOTED},
             retry_of=repeated.get(pk),
             began_with=BeganWith(
-                program=spec.program if spec else None,
-                configuration=spec.configuration if spec else None,
-                prompt=hashlib.sha256(str(prompt).encode("utf-8", "surrogatepass")).hexdigest(),
-                layers=spec.layers if spec else {},
-                overrides=spec.overrides if spec else {},
-                overridden_by=spec.overridden_by if spec else {},
+                **{name: getattr(spec, name) for name in _RECORDED},
+                prompt=hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest(),
             ),
         )
-
-
-_PROMPT = (
-    sa.select(sessions.c.system_prompt)
-    .join(runs, runs.c.session_pk == sessions.c.pk)
-    .where(runs.c.pk == sa.bindparam("run"))
-)
 
 
 def _find_spec(connection: Connection, pk: int) -> RunSpec | None:
     try:
         return load_spec(connection, pk)
     except ValueError:
-        return None  # a run whose input cannot be read is shown all the same
+        return None
+
+
+_NOTED = SPECIFIED & {each.name for each in fields(RunNotes)} - {"tags"}  # tags stand in rows
+_RECORDED = SPECIFIED & {each.name for each in fields(BeganWith)}
+"""Fields that a run's spec has under the same name."""
 
 
 def _load_plain_page(connection: Connection, wanted: RunFilter, *, limit: int, below: int | None) -> RunPage:
@@ -262,7 +235,10 @@ def find_runs(
 _LOOKED_AT = (
     *(
         runs.c[name]
-        for name in ("pk", "run_id", "status", "session_pk", "model", "origin", "created_at", "cost_nano_usd")
+        for name in (
+            *("pk", "run_id", "status", "session_pk", "parent_pk", "cause_pk", "model", "origin"),
+            *("created_at", "cost_nano_usd"),
+        )
     ),
     sa.func.coalesce(runs.c.parent_pk, runs.c.cause_pk).label("began_by_pk"),
 )
@@ -320,6 +296,8 @@ def _build_conditions(wanted: RunFilter, among: sa.Subquery) -> list[sa.ColumnEl
     goes_by_other = wanted.job_id is not None or wanted.parent is not None
     if wanted.session_id is not None and (wanted.tags or goes_by_other):
         found.append(row.session_pk == _select_session(wanted, wanted.session_id))
+    if wanted.kinds:
+        found.append(has_kind(row, wanted.kinds))
     if wanted.parent is not None:
         named = sa.select(_parents.c.pk).where(_build_parent_condition(wanted))
         found.append(row.began_by_pk == named.scalar_subquery())
@@ -364,12 +342,18 @@ _FROM = sa.select(runs.c.pk, runs.c.created_at).where(runs.c.pk >= sa.bindparam(
 
 
 def _complete_views(connection: Connection, shown: Mapping[int, tuple[RunView, int | None]]) -> list[RunView]:
-    """Add what stands in other rows (tags, the repeated run) to the views, and keep their order."""
+    """Add what stands in other rows (tags, the repeated run, how many were delegated) to the views, and keep their
+    order."""
     if not shown:
         return []
     tags = load_tags(connection, list(shown))
     repeated = load_repeated(connection, [pk for pk, (_, repeats) in shown.items() if repeats is not None])
-    return [replace(view, tags=tags.get(pk, ()), retry_of=repeated.get(pk)) for pk, (view, _) in shown.items()]
+    count = sa.select(runs.c.root_pk, sa.func.count()).where(runs.c.root_pk.in_(shown), runs.c.parent_pk.is_not(None))
+    delegated = {int(root): int(number) for root, number in connection.execute(count.group_by(runs.c.root_pk))}
+    return [
+        replace(view, tags=tags.get(pk, ()), retry_of=repeated.get(pk), delegated=delegated.get(pk, 0))
+        for pk, (view, _) in shown.items()
+    ]
 
 
 def load_tags(connection: Connection, pks: Sequence[int]) -> Mapping[int, Sequence[str]]:

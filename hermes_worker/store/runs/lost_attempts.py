@@ -21,6 +21,7 @@ from hermes_worker.core.metering import UsageSoFar, estimate_lost_attempt, estim
 from hermes_worker.core.pricing import CostStatus, Pricing, Spent
 from hermes_worker.core.recovery_state import parse_recovery_state
 from hermes_worker.store.engine.prepared import Prepared
+from hermes_worker.store.prefixes import load_system_prompt
 from hermes_worker.store.row_keys import CallKey, SessionKey
 from hermes_worker.store.rows import LoadedRun, RunRow, load_messages
 from hermes_worker.store.tables import auxiliary_calls, blobs, sessions
@@ -123,7 +124,8 @@ def estimate_request_tokens(connection: Connection, session_pk: int, message_seq
     """Estimate the tokens of the request that is built from a session's rows up to ``message_seq``."""
     head = _HEAD.one(connection, {"session": session_pk})
     rows = load_messages(connection, session_pk, 1, message_seq)
-    return estimate_tokens((head.system_prompt, select_shown_definitions(head.tools))) + estimate_tokens(
+    prompt = head.system_prompt or load_system_prompt(connection, session_pk)
+    return estimate_tokens((prompt, select_shown_definitions(head.tools))) + estimate_tokens(
         row.body for row in _visible_rows(rows)
     )
 

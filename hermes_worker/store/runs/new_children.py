@@ -22,6 +22,7 @@ from hermes_worker.core.run import STATE_VERSION, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared, Values
+from hermes_worker.store.rewinds import pass_to_children
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.rows import (
     ACTIVATE_RUN,
@@ -34,7 +35,7 @@ from hermes_worker.store.rows import (
 )
 from hermes_worker.store.runs.budgets import create_child_budgets, create_tree_budget, has_limits
 from hermes_worker.store.runs.children import started_count
-from hermes_worker.store.runs.inputs import build_first_message, insert_specs
+from hermes_worker.store.runs.inputs import build_first_message, build_input_values, insert_specs
 from hermes_worker.store.runs.step_statements import INSERT_MESSAGE, build_parameters
 from hermes_worker.store.tables import blobs, messages, run_inputs, runs, sessions
 
@@ -122,6 +123,7 @@ def insert_children(
         run_pks = [_insert_at_once(connection, children[0], opened[0], made[0])]
     else:
         run_pks = _insert_each(connection, children, opened, made, places)
+    pass_to_children(connection, parent.session_pk, (child.run_id for child in children))
     if not has_budget and has_limits(children[0].spec):
         create_child_budgets(connection, list(zip(run_pks, (child.spec for child in children), strict=True)))
     at = float(found.now)
@@ -238,7 +240,7 @@ def _insert_at_once(connection: Connection, child: NewChild, opened: Values, mad
     values: Values = {
         **{f"session_{name}": value for name, value in opened.items()},
         **{f"run_{name}": value for name, value in made.items()},
-        "spec": child.spec.to_json(),
+        **build_input_values(child.spec),
         **{f"message_{name}": value for name, value in opening.items() if name in _OF_MESSAGE},
     }
     return _build_insert(tuple(opened), tuple(made)).one(connection, values).active_run_pk
@@ -265,7 +267,7 @@ def _build_insert(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepa
     its, run = session.c.pk, session.c.active_run_pk
     rows: Mapping[sa.Table, dict[str, sa.ColumnElement[Any]]] = {
         runs: {"pk": run, "session_pk": its, **build_parameters(runs, "run_", of_run)},
-        run_inputs: {"run_pk": run, "spec": sa.bindparam("spec", type_=run_inputs.c.spec.type)},
+        run_inputs: {"run_pk": run, **build_parameters(run_inputs, "", ("spec", "title"))},
         messages: {
             "session_pk": its,
             "run_pk": run,
@@ -278,5 +280,5 @@ def _build_insert(of_session: tuple[str, ...], of_run: tuple[str, ...]) -> Prepa
         for table, values in rows.items()
     ]
     given = {"session": of_session, "run": of_run, "message": _OF_MESSAGE}
-    names = {"spec", *(f"{kind}_{name}" for kind, each in given.items() for name in each)}
+    names = {"spec", "title", *(f"{kind}_{name}" for kind, each in given.items() for name in each)}
     return Prepared(sa.select(run).add_cte(*inserts), names=names, gives=_NewRun)

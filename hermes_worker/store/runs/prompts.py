@@ -13,6 +13,7 @@ from hermes_worker.core.messages import Message, Role
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row
+from hermes_worker.store.prefixes import load_system_prompt
 from hermes_worker.store.rows import load_messages
 from hermes_worker.store.runs.runs import run_missing_error
 from hermes_worker.store.tables import blobs, messages, runs, sessions
@@ -69,7 +70,7 @@ def load_prompt_material(database: Database, run_id: str) -> PromptMaterial:
         return PromptMaterial(
             model=row.model,
             is_open=not RunStatus(row.status).is_terminal,
-            system_prompt=row.system_prompt,
+            system_prompt=row.system_prompt or load_system_prompt(connection, row.session_pk),
             tools=row.tools,
             rows=load_messages(connection, row.session_pk, 1, row.message_seq),
             replies=list(connection.execute(replies.order_by(messages.c.seq)).scalars()),

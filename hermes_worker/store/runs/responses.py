@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.client_tools import Handovers
 from hermes_worker.core.messages import Message, Role
+from hermes_worker.core.run_views import RunView
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
@@ -18,7 +19,7 @@ from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.client_calls import load_handovers
 from hermes_worker.store.runs.inputs import CorruptInput, load_spec
 from hermes_worker.store.runs.runs import find_run
-from hermes_worker.store.runs.views import RunView, Views
+from hermes_worker.store.runs.views import Views
 from hermes_worker.store.tables import blobs, deleted_responses, messages, runs, sessions
 
 

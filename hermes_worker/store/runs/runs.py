@@ -10,7 +10,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypedDict
@@ -36,18 +35,22 @@ from hermes_worker.core.pricing import (
 )
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.prompt_places import AssembledPrompt, Gap, PromptPlace, fill_gaps, find_gap
+from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
-from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.spec import Multitask, RunSpec, RunTerms
 from hermes_worker.core.step import apply_event
-from hermes_worker.core.titles import build_first_title
+from hermes_worker.core.titles import build_run_title
 from hermes_worker.observe import log
+from hermes_worker.safety.redaction import redact
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, AuditEntry, record_action, record_actions
 from hermes_worker.store.clock import is_clock_trusted
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, fetch_row, select_columns
+from hermes_worker.store.prefixes import load_system_prompt
+from hermes_worker.store.rewinds import Rewind, made_by, record_rewind
 from hermes_worker.store.row_keys import SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -123,17 +126,6 @@ SESSION_QUEUE_MAX = 32
 """Runs that may wait in one session."""
 
 
-class Multitask(StrEnum):
-    """The treatment of input for a session that has a run at work."""
-
-    QUEUE = "queue"
-    INTERRUPT = "interrupt"
-    """Stop the run at work; the new one is next, before others that wait."""
-    STEER = "steer"
-    """Say the text to the run at work and make no new run. Queued when that is impossible."""
-    REJECT = "reject"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NudgedRuns:
     """The state of runs that nudges named; ids of unknown runs are in neither set."""
@@ -145,7 +137,7 @@ class NudgedRuns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(RunTerms):
     """Everything ``Runs.create`` needs."""
 
     spec: RunSpec
@@ -154,9 +146,6 @@ class NewRun:
     """The principal who submits the run (``core.principals``); ``None`` when the product does."""
     run_id: str | None = None
     """``run_`` and 32 hexadecimal digits, for a caller who must know the id before the run exists."""
-    session_id: str | None = None
-    """Continue the conversation that has this id, or that ``spec.source`` calls so, or start it under this name;
-    ``None`` starts a new one."""
     system_prompt: str
     """Stored with a new session, and used as stored ever after (invariant I7)."""
     gaps: tuple[Gap, ...] = ()
@@ -170,29 +159,18 @@ class NewRun:
     """The tool definitions of a new session: a JSON array in its final bytes."""
     workspace: str
     """The workspace of a new session, as JSON."""
-    idempotency_key: str | None = None
     fingerprint: str = ""
     """Hash of the request that ``idempotency_key`` stands for."""
-    proof: str | None = None
-    """The signature that let the request in: it is not accepted again with another idempotency key."""
     deliver: Sequence[str] = ()
     """Targets to which the end of the run is delivered."""
-    multitask: Multitask = Multitask.QUEUE
-    """What to do when the session has an active run. A postponed run waits in any case."""
-    after: str | None = None
-    """Accept only if this is the newest run of the session; an empty text: only if there is no such session yet."""
     is_held: bool = False
     """Do not begin, even when the session is free: ``begin_held`` begins it."""
-    not_before: float | None = None
-    """Epoch seconds before which the run does not begin; a time in the past is ignored."""
-    delay_s: float | None = None
-    """Seconds from now before which the run does not begin, by the database's clock and not by the caller's."""
-    deadline: float | None = None
-    """Epoch seconds at which the run expires, if ``spec.wall_s_max`` does not end it before."""
     retry_of: str | None = None
     """The id of the run whose submission this repeats."""
     skills: str | None = None
     """The hash of the set of skills that the run may see until its end (``features.skills.rows``)."""
+    open_session: Callable[[Connection], None] | None = None
+    """Opens the session ``session_id`` in the transaction that accepts the run, once it is certain that it is new."""
 
     @property
     def is_put_off(self) -> bool:
@@ -268,6 +246,8 @@ class SessionContext:
     tools: str
     workspace: str
     tenant: str = DEFAULT_TENANT
+    is_fork: bool = False
+    """It was forked from another session, so its calls may have been made before."""
 
 
 class _TurnKey(TypedDict):
@@ -289,6 +269,7 @@ class _SessionRow(NamedTuple):
     system_prompt: str
     context_at: int | None
     workspace: str
+    forked_from: str | None
     tools: str
 
 
@@ -352,6 +333,7 @@ _READ_SESSION = Prepared(
         sessions.c.system_prompt,
         sessions.c.context_at,
         sessions.c.workspace,
+        sessions.c.forked_from,
         blobs.c.body.label("tools"),
     )
     .join(blobs, blobs.c.hash == sessions.c.tools_hash)
@@ -391,14 +373,16 @@ class Runs:
         32 runs already wait in the session, ``SessionActive`` when it has an active run and ``new.multitask`` is
         reject, ``SessionMoved`` when it is not where ``new.after`` says, and ``core.limits.LimitReached``.
         """
-        created = self._create_once(new, also)
+        created = self.create_unplaced(new, also)
         if not created.is_held:
             return created
         hints = fill_places(self._database, expects_place=self._found_place)
         self._found_place = bool(hints)
         return replace(created, hints=hints)
 
-    def _create_once(self, new: NewRun, also: Callable[[Connection, Created], None] | None) -> Created:
+    def create_unplaced(self, new: NewRun, also: Callable[[Connection, Created], None] | None = None) -> Created:
+        """Do what ``create`` does, and leave it to the sweeper to give the run a place: nobody sees yet what an open
+        transaction wrote."""
         while True:
             try:
                 with self._database.write() as connection:
@@ -406,6 +390,8 @@ class Runs:
                     if earlier is not None:
                         return _replay_created(connection, new, earlier)
                     require_within_limits(connection, new.tenant, new.principal)
+                    if new.open_session is not None:
+                        new.open_session(connection)
                     if new.multitask is not Multitask.QUEUE and new.session_id is not None and not new.is_put_off:
                         created = _admit(connection, new, new.session_id)
                     else:
@@ -521,12 +507,16 @@ class Runs:
                 return kept
         with self._database.read() as connection:
             row = _READ_SESSION.one(connection, {"session": session_pk})
+            is_fork = row.forked_from is not None
+            inherits = is_fork and not row.system_prompt
+            prompt = load_system_prompt(connection, session_pk) if inherits else row.system_prompt
         context = SessionContext(
             session_id=row.session_id,
             tenant=row.tenant,
-            system_prompt=row.system_prompt,
+            system_prompt=prompt,
             tools=row.tools,
             workspace=row.workspace,
+            is_fork=is_fork,
         )
         if row.context_at is not None:
             return context  # its prompt is not whole yet
@@ -692,8 +682,7 @@ class Runs:
 
     def _stop_once(self, run_id: str, by: str | None = None) -> StopResult:
         with self._database.write() as connection:
-            loaded = lock_run(connection, find_run(connection, run_id))
-            assert loaded is not None
+            loaded = lock_found_run(connection, find_run(connection, run_id))
             after, hints = stop_run(connection, loaded, by)
             before = {"status": loaded.run.status.value}
             record_action(connection, Act.RUN_STOP, run_id, before=before, after={"status": after.status.value})
@@ -812,6 +801,14 @@ def find_run(connection: Connection, run_id: str, tenant: str | None = None) -> 
     if pk is None:
         raise run_missing_error(connection, run_id, tenant)
     return int(pk)
+
+
+def lock_found_run(connection: Connection, pk: int) -> LoadedRun:
+    """Lock and load a run that was found before. Raises ``RunNotFound`` when it was deleted since."""
+    loaded = lock_run(connection, pk)
+    if loaded is None:
+        raise RunNotFound("the run was deleted")
+    return loaded
 
 
 def run_missing_error(connection: Connection, run_id: str, tenant: str | None = None) -> RunNotFound:
@@ -986,6 +983,7 @@ def build_submission_values(new: NewRun) -> dict[str, object]:
         "skills_hash": new.skills,
         "priority": spec.priority,
         "has_output_schema": int(spec.output_schema is not None),
+        "memory": dump_recovery_state(RecoveryState(forced_tools=tuple(spec.forced_tools))),
         "artifacts": 1 if spec.artifacts else None,
         "overrides": canonical_json(dict(spec.overrides)) if spec.overrides else None,
         "iterations_max": spec.iterations_max,
@@ -1000,6 +998,8 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     run_id = new.run_id or create_run_id()
     session_pk, active, message_seq, prepares = _open_session(connection, run_id, new)
     spec = new.spec
+    if new.retry_of is not None:
+        record_rewind(connection, session_pk, Rewind(calls=made_by(new.retry_of)))
     is_free, is_shared = active is None and not new.is_held, sharing.is_shared(connection)
     inserted = connection.execute(
         sa.insert(runs)
@@ -1106,7 +1106,7 @@ def build_session_values(new: NewRun, tools_hash: str) -> dict[str, object]:
         "context_at": _find_context_offset(new, AssembledPrompt(text=text, gaps=new.gaps)),
         "tools_hash": tools_hash,
         "workspace": new.workspace,
-        "title": build_first_title(new.spec.input),
+        "title": build_run_title(new.spec, redact),
     }
 
 

@@ -49,7 +49,7 @@ from hermes_worker.core.pricing import (
     to_nano_usd,
 )
 from hermes_worker.core.principals import build_author_field
-from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind, format_exit_reason
+from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus, WaitKind, format_exit_reason
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.store.hooks.pending_calls import OwedHookRow, build_hook_rows
 from hermes_worker.store.rows import (
@@ -267,6 +267,7 @@ class EndRun:
     together with the exit reason."""
 
     after: Run
+    reason: ExitReason
     output_seq: int | None
 
 
@@ -447,8 +448,9 @@ def _plan_hook_writes(loaded: LoadedRun, happened: Sequence[RunEvent], observed:
 def _plan_end_writes(loaded: LoadedRun, after: Run, additions: StepOutput, message_seq: int) -> list[Write]:
     if not after.status.is_terminal:
         return []
+    assert after.exit_reason is not None  # without a reason the end would not be written, and a parent wait for ever
     ended: list[Write] = [
-        EndRun(after=after, output_seq=additions.output_seq),
+        EndRun(after=after, reason=after.exit_reason, output_seq=additions.output_seq),
         HandOnSession(message_seq=message_seq),
     ]
     return ended if loaded.parent is None else [*ended, JoinParent(parent=loaded.parent)]

@@ -36,6 +36,8 @@ from hermes_worker.core.delegation import build_report
 from hermes_worker.core.effects import build_first_effect
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.fair_share import FleetPlace
+from hermes_worker.core.forks import EVALUATION_SOURCE
+from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.messages import Message, Role, build_tool_body
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
@@ -45,6 +47,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, fetch_row
 from hermes_worker.store.hooks.pending_calls import enqueue_hooks
 from hermes_worker.store.key_states import park_on_keys
+from hermes_worker.store.rewinds import take_note
 from hermes_worker.store.row_keys import CallKey, RunKey, SessionKey
 from hermes_worker.store.rows import (
     ACTIVATE_RUN,
@@ -59,7 +62,7 @@ from hermes_worker.store.rows import (
 from hermes_worker.store.runs import budgets, children
 from hermes_worker.store.runs import continuations as background
 from hermes_worker.store.runs.ending import close_wait, end_run, force_end
-from hermes_worker.store.runs.inputs import CorruptInput, load_opening_message
+from hermes_worker.store.runs.inputs import CorruptInput, load_opening_messages
 from hermes_worker.store.runs.steering import mark_included
 from hermes_worker.store.runs.step_plan import (
     NO_PLAN_INPUTS,
@@ -102,19 +105,26 @@ def save_step(
     """
     wanted = decide_required_inputs(loaded, after, additions)
     known = load_plan_inputs(connection, loaded, wanted, additions.pricing) if wanted else NO_PLAN_INPUTS
-    return _write_plan(connection, plan_step(loaded, after, additions, known, Database.get_observed(connection)))
+    observed = _select_observed(loaded, Database.get_observed(connection))
+    return _write_plan(connection, plan_step(loaded, after, additions, known, observed))
 
 
 def commit_step(database: Database, loaded: LoadedRun, after: Run, additions: StepOutput) -> list[Hint]:
     """``save_step`` in a transaction of its own, or in one statement where that is enough. Raises ``StateMoved``."""
     wanted = decide_required_inputs(loaded, after, additions)
+    observed = _select_observed(loaded, database.observed)
     if not wanted:
-        return write_plan(database, plan_step(loaded, after, additions, observed=database.observed))
+        return write_plan(database, plan_step(loaded, after, additions, observed=observed))
     with database.read() as connection:
         known = load_plan_inputs(connection, loaded, wanted, additions.pricing)
     # A change since ``loaded`` added an event, so the write raises ``StateMoved``. The exception is the budget,
     # of which the run is told how much is used.
-    return write_plan(database, plan_step(loaded, after, additions, known, database.observed))
+    return write_plan(database, plan_step(loaded, after, additions, known, observed))
+
+
+def _select_observed(loaded: LoadedRun, observed: Observed) -> Observed:
+    """Select the events of a run that observers are told of: none of an evaluation."""
+    return NOT_OBSERVED if loaded.origin == EVALUATION_SOURCE else observed
 
 
 def write_plan(database: Database, planned: StepPlan) -> list[Hint]:
@@ -365,10 +375,11 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     The caller's transaction holds the session's row and has seen that no run is active. Raises ``CorruptInput``,
     and then nothing was written.
     """
-    row = load_opening_message(connection, run_pk, message_seq + 1)
-    insert_messages(connection, session_pk, run_pk, [row])
+    note = take_note(connection, session_pk, message_seq + 1, run_pk) if message_seq else []
+    rows = [*note, *load_opening_messages(connection, run_pk, message_seq + len(note) + 1)]
+    insert_messages(connection, session_pk, run_pk, rows)
     ACTIVATE_RUN.run(connection, {"session": session_pk, "run": run_pk})
-    begun = _BEGIN.one(connection, {"run": run_pk, "length": message_seq + 1})
+    begun = _BEGIN.one(connection, {"run": run_pk, "length": message_seq + len(rows)})
     return Hint(effect=build_first_effect(run_id, prepares=begun.prepares is not None), at=float(begun.hinted_at))
 
 

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from hermes_worker.core.run_views import RunView
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.runs.runs import find_run
-from hermes_worker.store.runs.views import RunView, load_views
+from hermes_worker.store.runs.views import load_views
 from hermes_worker.store.tables import runs
 
 TREE_RUNS_MAX = 1_000

@@ -10,16 +10,17 @@ events are read by one statement, so an event's cause is read with it or was num
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import NANO, Amounts, Budget, BudgetLimits, Dimension
+from hermes_worker.core.budget import Amounts, Budget, BudgetLimits
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import StoredEvent
+from hermes_worker.core.run_views import Share, TreeBudget
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import BEGAN_AT, find_budget_pk, to_reserved_amounts
@@ -42,59 +43,6 @@ class TreeEvent:
     depth: int
     """How often work was delegated on the way to its run; 0 for runs of the session that the tree began in."""
     event: StoredEvent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """The part of a budget that one run and everything it delegated have used, or hold at the moment."""
-
-    run_id: str
-    index: int | None
-    """The index of its task in its call; ``None`` for the run that was asked about and for runs that background answers
-    began."""
-    status: RunStatus
-    iterations_max: int
-    reserved: Amounts
-    spent: Amounts
-    has_unknown_cost: bool
-
-    def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
-        """Yield each dimension with its limit, the reserved and the spent amount, as ``TreeBudget.dimensions`` does;
-        without the time, which is the root's."""
-        spent, reserved = self.spent, self.reserved
-        yield Dimension.ITERATIONS, self.iterations_max, reserved.iterations, spent.iterations
-        yield Dimension.TOKENS, None, reserved.tokens, spent.tokens
-        yield Dimension.TOOL_CALLS, None, 0, spent.tool_calls
-        yield Dimension.COST, None, reserved.nano_usd / NANO, spent.nano_usd / NANO
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeBudget:
-    """The budget a run draws from, and who used what of it."""
-
-    owner_run_id: str
-    """The run whose limits these are: the root of the tree, or the run itself."""
-    budget: Budget
-    wall_s: float | None
-    """Seconds from the acceptance of the run to its deadline; ``None`` without one."""
-    elapsed_s: float
-    own: Share
-    """The part that the run used itself, without its children."""
-    children: Sequence[Share]
-    """Its children and the turns that background answers began, each with all below it; the first
-    ``CHILDREN_SHOWN_MAX``."""
-    children_total: int
-
-    def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
-        """Yield each dimension with its limit (``None`` without one), the reserved and the spent amount; money in US
-        dollars, time in seconds."""
-        limits, reserved, spent = self.budget.limits, self.budget.reserved, self.budget.spent
-        yield Dimension.ITERATIONS, limits.iterations, reserved.iterations, spent.iterations
-        yield Dimension.TOKENS, limits.tokens, reserved.tokens, spent.tokens
-        yield Dimension.TOOL_CALLS, limits.tool_calls, 0, spent.tool_calls
-        usd = None if limits.nano_usd is None else limits.nano_usd / NANO
-        yield Dimension.COST, usd, reserved.nano_usd / NANO, spent.nano_usd / NANO
-        yield Dimension.WALL_CLOCK, self.wall_s, 0, self.elapsed_s
 
 
 _tokens = (

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
-from hermes_worker.core.errors import FailureKind
-from hermes_worker.core.messages import Message, Usage
+from hermes_worker.core.messages import Message
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.priority import Priority
-from hermes_worker.core.run import CallStatus, ExitReason, RunStatus, format_exit_reason
+from hermes_worker.core.run import CallStatus, RunKind, RunStatus
 from hermes_worker.core.run_events import StoredEvent
-from hermes_worker.core.sources import SessionLabel
+from hermes_worker.core.run_views import CallView, RunView
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
@@ -28,85 +26,17 @@ from hermes_worker.store.rows import load_messages, to_usage
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, run_missing_error, session_is, to_label
 from hermes_worker.store.short_ids import complete_id
-from hermes_worker.store.tables import RUN_IS_OPEN, blobs, deleted_runs, events, messages, runs, sessions, tool_calls
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunView:
-    """A run. Times are epoch seconds."""
-
-    run_id: str
-    session: SessionLabel
-    status: RunStatus
-    exit_reason: str | None
-    exhausted: str | None
-    """The dimension of its budget that is used up."""
-    model: str
-    endpoint: str | None
-    """Which provider serves it, as ``models.identity`` names it; ``None`` leaves that to the workers."""
-    iteration: int
-    iterations_max: int
-    refunds: int
-    """Iterations that do not count against ``iterations_max``."""
-    usage: Usage
-    cost_usd: Decimal | None
-    """US dollars that the run is known to have cost; ``None`` before its first reply."""
-    cost_status: CostStatus | None
-    """How reliable ``cost_usd`` is; ``unknown`` when the run may have cost more."""
-    doubtful_cost_usd: Decimal
-    """US dollars that may have been billed beside ``cost_usd``, at most: for replies whose tokens their provider did
-    not count, and for attempts of unknown outcome. It counts against limits."""
-    created_at: float
-    started_at: float | None
-    updated_at: float
-    finished_at: float | None
-    resume_at: float | None
-    last_event: str | None
-    output: str | None
-    """The final answer, once there is one."""
-    failure_kind: str | None
-    error: str | None
-    title: str | None
-    """The title of the conversation: its beginning, or what a model made of it."""
-    priority: Priority = Priority.NORMAL
-    not_before: float | None = None
-    """Epoch seconds before which the run does not or did not begin; ``None`` when it was not postponed."""
-    tags: Sequence[str] = ()
-    retry_of: str | None = None
-    """The id of the run whose submission it repeats; ``None`` also when that run was deleted."""
-    pending_steer: str | None = None
-    """Steering text that no tool result contains yet; only filled where one run is read."""
-
-    @property
-    def exit_text(self) -> str | None:
-        """The exit reason, with the limit that was reached; ``None`` before the end."""
-        if self.exit_reason is None:
-            return None
-        used = self.iteration - self.refunds
-        return format_exit_reason(self.exit_reason, used=used, allowed=self.iterations_max, exhausted=self.exhausted)
-
-    @property
-    def is_partial(self) -> bool:
-        """The run ended with less than a whole answer."""
-        is_cut = self.exit_reason in (ExitReason.TRUNCATED, ExitReason.UNKNOWN_TOOLS)
-        return is_cut or self.failure_kind in _OVERFLOWS
-
-    @property
-    def is_completed(self) -> bool:
-        """The model came to an end by itself."""
-        reasons = (None, ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED)
-        return self.status is RunStatus.COMPLETED and self.exit_reason not in reasons
-
-    @property
-    def is_failed(self) -> bool:
-        return self.status in (RunStatus.FAILED, RunStatus.EXPIRED)
-
-    @property
-    def is_interrupted(self) -> bool:
-        return self.status is RunStatus.CANCELLED
-
-
-_OVERFLOWS = (FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE, FailureKind.LONG_CONTEXT_TIER)
+from hermes_worker.store.tables import (
+    RUN_IS_OPEN,
+    blobs,
+    deleted_runs,
+    events,
+    messages,
+    run_inputs,
+    runs,
+    sessions,
+    tool_calls,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +45,6 @@ class LastStatus:
 
     status: RunStatus
     exit_reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallView:
-    """A tool call in the ledger."""
-
-    iteration: int
-    position: int
-    name: str
-    replay: str
-    status: CallStatus
-    attempt: int
-    claimed_at: float | None
-    settled_at: float | None
 
 
 _LAST_EVENT = (
@@ -179,11 +95,15 @@ class _ViewRow(NamedTuple):
     not_before: float | None
     priority: int
     retry_of_pk: int | None
+    parent_pk: int | None
+    cause_pk: int | None
+    origin: str | None
     failure_kind: str | None
     failure_message: str | None
     session_id: str
     session_source: str | None
     session_name: str | None
+    session_title: str | None
     title: str | None
     last_event: str | None
     output_body: str | None
@@ -233,13 +153,18 @@ class NumberedEvent(Protocol):
     def data(self) -> str: ...
 
 
-_VIEW = sa.select(
-    *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
-    *SESSION_LABEL,
-    sessions.c.title,
-    _LAST_EVENT.label("last_event"),
-    _OUTPUT.label("output_body"),
-).join(sessions, sessions.c.pk == runs.c.session_pk)
+_VIEW = (
+    sa.select(
+        *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
+        *SESSION_LABEL,
+        sessions.c.title.label("session_title"),
+        run_inputs.c.title,
+        _LAST_EVENT.label("last_event"),
+        _OUTPUT.label("output_body"),
+    )
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
+)
 
 
 _LISTED = sa.select(
@@ -256,7 +181,10 @@ def _select_page(wanted: sa.Select[Any]) -> sa.Select[Any]:
     all keys of a list that stand together, so a page costs about the same however deep the indexes are."""
     page = _materialize(wanted, "page")
     is_in_page = sessions.c.pk == sa.any_(sa.func.array(sa.select(page.c.session_pk).scalar_subquery()))
-    within = _materialize(sa.select(sessions.c.pk, *SESSION_LABEL, sessions.c.title).where(is_in_page), "of_page")
+    of_session = (sessions.c.pk, *SESSION_LABEL, sessions.c.title.label("session_title"))
+    within = _materialize(sa.select(*of_session).where(is_in_page), "of_page")
+    is_asked = run_inputs.c.run_pk == sa.any_(sa.func.array(sa.select(page.c.pk).scalar_subquery()))
+    asked = _materialize(sa.select(run_inputs.c.run_pk, run_inputs.c.title).where(is_asked), "asked")
     last = _group_keys(page.c.event_seq, page.c.pk).subquery()
     told = sa.select(events.c.run_pk, events.c.event.label("last_event"))
     told = told.join(last, (events.c.run_pk == sa.any_(last.c.pks)) & (events.c.seq == last.c.seq))
@@ -268,10 +196,11 @@ def _select_page(wanted: sa.Select[Any]) -> sa.Select[Any]:
         .outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
     )
     event, output = _materialize(told, "told"), _materialize(said, "said")
-    of_rows = (page, within, event, output)
+    of_rows = (page, within, asked, event, output)
     return (
         sa.select(*(next(each.c[name] for each in of_rows if name in each.c) for name in _ViewRow._fields))
         .join(within, within.c.pk == page.c.session_pk)
+        .outerjoin(asked, asked.c.run_pk == page.c.pk)
         .outerjoin(event, event.c.run_pk == page.c.pk)
         .outerjoin(output, (output.c.session_pk == page.c.session_pk) & (output.c.seq == page.c.output_seq))
         .order_by(page.c.pk.desc())
@@ -485,35 +414,50 @@ def load_event(connection: Connection, session_pk: int, row: NumberedEvent) -> S
     return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
 
 
+_AS_STORED = tuple(
+    {each.name for each in fields(RunView)} & {*_ViewRow._fields} - {"status", "cost_status", "priority", "title"}
+)
+"""Fields that a run has under the name and with the value of its column."""
+
+
 def _to_view(row: _ViewRow) -> RunView:
     return RunView(
-        run_id=row.run_id,
+        **{name: getattr(row, name) for name in _AS_STORED},
         session=to_label(row),
+        title=row.title or row.session_title,
+        kind=_find_kind(row),
         status=RunStatus(row.status),
-        exit_reason=row.exit_reason,
-        exhausted=row.exhausted,
-        model=row.model,
-        endpoint=row.endpoint,
-        iteration=row.iteration,
-        iterations_max=row.iterations_max,
-        refunds=row.refunds,
         usage=to_usage(row),
         cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
         doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        updated_at=row.updated_at,
-        finished_at=row.finished_at,
-        resume_at=row.resume_at,
-        last_event=row.last_event,
         output=_message_text(row.output_body),
-        failure_kind=row.failure_kind,
         error=row.failure_message,
-        title=row.title,
         priority=Priority(row.priority),
-        not_before=row.not_before,
     )
+
+
+def _find_kind(row: _ViewRow) -> RunKind:
+    if row.parent_pk is not None:
+        return RunKind.CHILD
+    if row.cause_pk is not None:
+        return RunKind.REVIEW if row.run_id == row.session_id else RunKind.FOLLOW_UP
+    return RunKind.JOB if row.origin == "cron" else RunKind.REQUEST
+
+
+def has_kind(row: Any, kinds: Collection[RunKind]) -> sa.ColumnElement[bool]:
+    """Build the condition that a run has one of these kinds, as ``_find_kind`` decides. ``row`` has the columns
+    ``parent_pk``, ``cause_pk``, ``origin`` and ``run_id`` of runs."""
+    opened = sa.exists().where(sessions.c.session_id == row.run_id)
+    is_first = row.parent_pk.is_(None) & row.cause_pk.is_(None)
+    conditions = {
+        RunKind.CHILD: row.parent_pk.is_not(None),
+        RunKind.REVIEW: row.cause_pk.is_not(None) & opened,
+        RunKind.FOLLOW_UP: row.cause_pk.is_not(None) & ~opened,
+        RunKind.JOB: is_first & (row.origin == "cron"),
+        RunKind.REQUEST: is_first & row.origin.is_distinct_from("cron"),
+    }
+    return sa.or_(*(conditions[kind] for kind in sorted(kinds)))
 
 
 def load_views(

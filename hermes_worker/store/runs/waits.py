@@ -39,7 +39,8 @@ from hermes_worker.core.questions import (
 from hermes_worker.core.remote_tasks import IS_TASKS, RemoteTask
 from hermes_worker.core.run import CallStatus, ExitReason, WaitKind
 from hermes_worker.core.run_events import RunEvent, RunEventName
-from hermes_worker.core.sources import CHAT_SOURCES, SessionLabel
+from hermes_worker.core.run_views import AnswerView, WaitView
+from hermes_worker.core.sources import CHAT_SOURCES
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply_event
 from hermes_worker.safety.approvals import ApprovalChoice
@@ -57,12 +58,11 @@ from hermes_worker.store.rows import (
     build_insert_ignoring,
     compute_blob_hash,
     load_call_ids,
-    lock_run,
     make_storable,
 )
 from hermes_worker.store.runs.call_claims import lock_claimed_run
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, to_label
+from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, lock_found_run, to_label
 from hermes_worker.store.runs.step_plan import StepOutput
 from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import (
@@ -89,42 +89,6 @@ class NothingAsked(HermesError):
 
 class NotOffered(HermesError):
     """The question is open, and the answer is none of its choices."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitView:
-    """An open question. Times are epoch seconds."""
-
-    wait_id: int
-    run_id: str
-    tenant: str
-    session: SessionLabel
-    kind: WaitKind
-    iteration: int
-    position: int
-    tool: str
-    request: dict[str, Any]
-    choices: tuple[str, ...]
-    opened_at: float
-    expires_at: float | None
-    tools: str
-    """The tool definitions of its session, as JSON."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerView:
-    """A question that was answered, or whose time was over."""
-
-    wait_id: int
-    kind: WaitKind
-    iteration: int
-    position: int
-    tool: str
-    outcome: str
-    """The choice, ``answered`` or ``expired``."""
-    by: str
-    """The principal who answered (``core.principals``)."""
-    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +212,13 @@ class Waits:
                 allowed=frozenset(allowed),
                 approval_s=spec.approval_s,
             )
+
+    def has_expired(self, run_pk: int) -> bool:
+        """Whether a question of a run for permission was not answered in time."""
+        late = sa.and_(waits.c.kind == WaitKind.APPROVAL.value, waits.c.outcome == "expired")
+        with self._database.read() as connection:
+            found = sa.select(waits.c.pk).where(waits.c.run_pk == run_pk, late).limit(1)
+            return connection.execute(found).scalar() is not None
 
     def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
         """Let a claimed call that has not begun wait for an answer, and give the claim up. Raises ``LeaseLost``."""
@@ -532,8 +503,7 @@ def _build_answered_event(loaded: LoadedRun, wait: _WaitRow, **more: str) -> Run
 
 
 def _lock_open(connection: Connection, pk: int, kind: WaitKind, wait_id: int | None) -> tuple[LoadedRun, _WaitRow]:
-    loaded = lock_run(connection, pk)
-    assert loaded is not None
+    loaded = lock_found_run(connection, pk)
     if loaded.run.status.is_terminal:
         raise NotWaiting(f"run {loaded.run.run_id!r} has ended ({loaded.run.status.value})")
     asked = _WAIT.where(waits.c.run_pk == pk, waits.c.kind == kind.value, waits.c.closed_at.is_(None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from hermes_worker.core.home_paths import strip_said
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_one
+from hermes_worker.store.rewinds import Rewind, record_rewind
 from hermes_worker.store.runs.runs import find_run
 from hermes_worker.store.tables import runs, sessions
 
@@ -54,9 +56,19 @@ class RunWorkspaces:
             found = [run_id for run_id, workspace in connection.execute(wanted) if strip_said(workspace) == here]
         return found[:_NAMED_MAX]
 
-    def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int) -> None:
-        """Record in the audit log that a person restored files from a checkpoint."""
+    def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int, rewind: Rewind) -> None:
+        """Record that a person restored files from a checkpoint: in the audit log, and for every conversation that
+        works in them."""
         with self._database.write() as connection:
-            find_run(connection, run_id)
+            place = sa.select(sessions.c.tenant, sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk)
+            tenant, workspace = connection.execute(place.where(runs.c.pk == find_run(connection, run_id))).one()
+            # In the order of their keys, so that two restores do not wait for each other.
+            here = sa.select(sessions.c.pk).where(sessions.c.tenant == tenant, sessions.c.workspace == workspace)
+            pks = connection.execute(here.order_by(sessions.c.pk).with_for_update()).scalars().all()
+            for pk in pks:
+                its = sa.or_(
+                    runs.c.session_pk == pk, runs.c.root_pk.in_(sa.select(runs.c.pk).where(runs.c.session_pk == pk))
+                )
+                record_rewind(connection, pk, replace(rewind, calls=its & rewind.calls))
             after = {"checkpoint": checkpoint, "files": files}
             record_action(connection, Act.RUN_RESTORE, run_id, before={"checkpoint": before}, after=after)

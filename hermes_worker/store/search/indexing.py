@@ -188,7 +188,10 @@ def merge_deleted(database: Database) -> bool:
 def _load_new_rows(connection: Connection, session_pks: Sequence[int]) -> list[_UnindexedRow]:
     """Load the rows of these sessions that are not indexed, session by session in order."""
     last = sa.select(sa.func.max(search_rows.c.seq)).where(search_rows.c.session_pk == sessions.c.pk)
-    behind = sa.func.coalesce(last.scalar_subquery(), 0)
+    earlier = messages.alias("earlier")
+    first = sa.select(sa.func.min(earlier.c.seq) - 1).where(earlier.c.session_pk == sessions.c.pk)
+    # The transcript of a fork begins with rows of another session.
+    behind = sa.func.coalesce(last.scalar_subquery(), first.scalar_subquery(), 0)
     wanted = (
         sa.select(
             messages.c.session_pk,

@@ -18,6 +18,8 @@ class WaitStore(Protocol):
 
     def load_terms(self, run_pk: int) -> ApprovalTerms: ...
 
+    def has_expired(self, run_pk: int) -> bool: ...
+
     def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
 
 
@@ -30,8 +32,6 @@ class ApprovalRules:
     """How long a question about a command stays open, in seconds; ``None`` for as long as the run may take."""
     deny: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
-    asks_for_skills: bool = False
-    """Whether a person is asked before an agent changes a skill."""
     by_source: Mapping[str, UnattendedMode] = field(default_factory=dict)
     """How questions of runs from each source are treated; a source that is not listed is treated as ``api``."""
 

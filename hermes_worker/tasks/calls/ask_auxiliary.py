@@ -37,7 +37,7 @@ def ask_auxiliary(parts: WorkerContext, effect: AskAuxiliary, at: float) -> None
 
 def _claim(parts: WorkerContext, effect: AskAuxiliary) -> AuxiliaryClaim | None:
     with parts.fair_semaphore:
-        claim = parts.auxiliary_calls.claim(effect, parts.leases.owner)
+        claim = parts.rows.auxiliary_calls.claim(effect, parts.leases.owner)
     if claim is not None:
         count("auxiliary.claimed")
     return claim
@@ -80,11 +80,11 @@ def _write(
 ) -> list[Hint]:
     with parts.fair_semaphore:
         if answer is not None:
-            return parts.auxiliary_calls.settle_question(claim, answer, bill.spent)
+            return parts.rows.auxiliary_calls.settle_question(claim, answer, bill.spent)
         if abort.reason == AbortReason.LOST:
             raise LeaseLost("the claim was lost during the auxiliary call")
         # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
-        return parts.auxiliary_calls.release(claim, bill.spent)
+        return parts.rows.auxiliary_calls.release(claim, bill.spent)
 
 
 _STEP = RunStep(

@@ -67,11 +67,11 @@ class Auxiliary:
         models = parts.find_models(loaded.session_pk)
         return cls(
             main=models.chain,
-            governor=parts.governor,
-            pool=parts.pool,
+            governor=parts.models.governor,
+            pool=parts.models.pool,
             own=models.auxiliary,
-            prices=parts.prices,
-            keys=parts.keys,
+            prices=parts.models.prices,
+            keys=parts.models.keys,
             run_id=run_id,
             order=loaded.root_pk,
         )

@@ -30,6 +30,7 @@ from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.observe import count, log
+from hermes_worker.store.rewinds import REWOUND_KEY
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.calls import CallClaim, Settlement, build_started_event
 from hermes_worker.store.runs.runs import SessionContext
@@ -40,6 +41,7 @@ from hermes_worker.tasks.calls.delegating import delegate
 from hermes_worker.tasks.calls.inner import ClaimedInnerTools
 from hermes_worker.tasks.calls.permission import GateContext, find_stand_in
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
+from hermes_worker.tasks.calls.rewound import find_part, find_recorded, mark_used
 from hermes_worker.tasks.context import CallAtWork, WorkerContext
 from hermes_worker.tasks.hooks.rewriting import before_call, result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
@@ -60,7 +62,7 @@ def call_tool(parts: WorkerContext, effect: RunTool, at: float) -> None:
 
 
 def _claim(parts: WorkerContext, effect: RunTool) -> CallClaim | None:
-    claim = parts.calls.claim(effect, parts.leases.owner)
+    claim = parts.rows.calls.claim(effect, parts.leases.owner)
     if claim is not None:
         count("tool_call.claimed")
         if claim.is_watched:
@@ -78,12 +80,16 @@ def tool_entry(claim: CallClaim) -> LiveEntry:
 
 def _run_and_settle(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) -> StepDone:
     began = time.monotonic()
-    add_attributes(tool=claim.request.name)
+    add_attributes(tool=claim.request.name, call=claim.request.id)
     parts = parts.for_run(claim.loaded)
     if parts.leases.is_trusted:
-        claim, stand_in = before_call(parts, claim, parts.runs.load_session_context(claim.session_pk), abort)
-        consulted = parts.auxiliary_calls.list_answers(claim) if claim.has_asked else ()
-        task = parts.remote_tasks.find_task(claim) if claim.has_asked and parts.remote_tasks is not None else None
+        claim, stand_in = before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), abort)
+        consulted = parts.rows.auxiliary_calls.list_answers(claim) if claim.has_asked else ()
+        task = (
+            parts.rows.remote_tasks.find_task(claim)
+            if claim.has_asked and parts.rows.remote_tasks is not None
+            else None
+        )
         result = stand_in or _run(parts, claim, abort, consulted, task)
         add_call(claim.request.arguments, result.text)
         since = consulted[0].asked_at if consulted else task.begun_at if task is not None else claim.claimed_at
@@ -92,7 +98,7 @@ def _run_and_settle(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) 
     else:
         # We were frozen between the claim and here; by now the call may be another worker's. Do not begin.
         log.warning("tool_call.refused", tool=claim.request.name, reason="the lease may have lapsed before the start")
-        write = partial(parts.calls.release, claim, has_begun=False)
+        write = partial(parts.rows.calls.release, claim, has_begun=False)
     faults.pass_point(FaultPoint.CALL_TOOL_AFTER_RUN, claim.run_id)
     hints = write_outcome(parts, write, abort, refused="tool_call.refused", tool=claim.request.name)
     is_watched = claim.is_watched or parts.leases.is_watched(claim.run_id)
@@ -108,24 +114,25 @@ def _begin(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) -> None:
     worker, one that is lost after it has an unknown outcome. Raises ``LeaseLost``, ``UnavailableError``.
     """
     if claim.replay is Replay.ONCE:
-        persist(partial(parts.calls.begin, claim), abort, patience_s=parts.commit_patience_s)
+        faults.pass_point(FaultPoint.CALL_TOOL_BEFORE_BEGIN, claim.run_id)
+        persist(partial(parts.rows.calls.begin, claim), abort, patience_s=parts.commit_patience_s)
         faults.pass_point(FaultPoint.CALL_TOOL_AFTER_BEGIN, claim.run_id)
 
 
 def _write(
     parts: WorkerContext, claim: CallClaim, result: ToolResult, duration_s: float, abort: AbortSignal
 ) -> list[Hint]:
-    if result.task is not None and parts.remote_tasks is not None:
+    if result.task is not None and parts.rows.remote_tasks is not None:
         if result.question is not None:
-            return parts.remote_tasks.ask(claim, result.task, result.question)
-        return parts.remote_tasks.park(claim, result.task)
+            return parts.rows.remote_tasks.ask(claim, result.task, result.question)
+        return parts.rows.remote_tasks.park(claim, result.task)
     if result.question is not None:
-        return parts.waits.ask(claim, result.question)
+        return parts.rows.waits.ask(claim, result.question)
     if abort.reason == AbortReason.DRAIN:
         # It was cut short so that another worker can run it whole.
-        return parts.calls.release(claim)
+        return parts.rows.calls.release(claim)
     if result.consultation is not None:
-        return parts.auxiliary_calls.enqueue_questions(claim, result.consultation)
+        return parts.rows.auxiliary_calls.enqueue_questions(claim, result.consultation)
     if result.delegated:
         return delegate(parts, claim, result.delegated, is_background=result.is_background)
     ended = CallStatus.FAILED if result.is_error else CallStatus.SUCCEEDED
@@ -138,7 +145,7 @@ def _write(
         sandbox=result.sandbox,
         network=result.network,
     )
-    return parts.calls.settle(claim, settlement)
+    return parts.rows.calls.settle(claim, settlement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +174,10 @@ def _run(
     consulted: Sequence[AnsweredConsultation],
     task: RemoteTask | None,
 ) -> ToolResult:
-    session = parts.runs.load_session_context(claim.session_pk)
+    session = parts.rows.runs.load_session_context(claim.session_pk)
+    forks = parts.rules.forks if session.is_fork else None
+    if forks is not None and (answer := forks.find_answer(claim)) is not None:
+        return answer
     try:
         tool = _find_tool(parts, claim.request.name, session.tools)
         workspace = parts.workspace(session.workspace)
@@ -182,12 +192,16 @@ def _run(
         tool,
         claim.request.arguments,
         context,
-        limits=_result_limits(parts.model.window).for_calls(len(claim.neighbours)),
+        limits=_result_limits(parts.rules.model.window).for_calls(len(claim.neighbours)),
         gate=partial(_pass_gates, call, context, judged) if task is None else None,
         consulted=own,
         revise=result_rewriter(parts, claim, session, abort),
     )
     result = _add_remarks(parts, claim, tool, result)
+    if claim.replay is Replay.KEYED and (part := find_part(context.session)) is not None:
+        same = find_recorded(part, tool.spec.name, claim.replay, claim.request.arguments)
+        given_away = {} if same is None else mark_used(part, same)
+        result = replace(result, session_updates={**result.session_updates, **given_away})
     updates = _convert_variables(result.session_updates, to_stored_variables, session.workspace)
     return replace(result, session_updates={**updates, **_changed_identity(call.remembered, context.session)})
 
@@ -201,24 +215,26 @@ def _build_context(call: _OpenedCall) -> ToolContext:
     documents = _load_documents(parts, claim, session, (*keys, *more))
     if remembered is not None:
         remembered.expect(documents.get(FILES_KEY))
+    part = find_part(documents)
+    same = None if part is None else find_recorded(part, call.tool.spec.name, claim.replay, claim.request.arguments)
     runs_scripts = call.tool.spec.code_argument is not None
     return ToolContext(
         run_id=claim.run_id,
         session_id=session.session_id,
-        idempotency_key=claim.idempotency_key,
+        idempotency_key=claim.idempotency_key if same is None else same.recorded.key,
         attempt=claim.attempt,
         workspace=call.workspace,
         session=documents,
         cancelled=call.abort,
         progress=partial(_publish_progress, parts, claim),
         origin=_origin(parts, claim, session.tenant),
-        kept=partial(parts.calls.load_kept_result, claim.session_pk),
+        kept=partial(parts.rows.calls.load_kept_result, claim.session_pk),
         task=call.task,
         finds_hints=finds_hints,
-        policies=parts.policies,
+        policies=parts.rules.policies,
         redactor=parts.redactor,
         inner=ClaimedInnerTools(parts, claim, session, call.abort) if runs_scripts else None,
-        processes=None if parts.processes is None else ClaimedProcesses(parts, parts.processes, claim),
+        processes=None if parts.rows.processes is None else ClaimedProcesses(parts, parts.rows.processes, claim),
     )
 
 
@@ -236,11 +252,11 @@ def _pass_gates(
         GateContext(parts=parts, claim=claim, tool=tool, arguments=arguments, context=context, judged=judged)
     )
     if stand_in is None:
-        if parts.checkpoints is not None:
+        if parts.rules.checkpoints is not None:
             at_work = CallAtWork(
                 claim=claim, session=call.session, workspace=call.workspace, tool=tool, arguments=arguments
             )
-            parts.checkpoints.keep_checkpoint(at_work, abort)
+            parts.rules.checkpoints.keep_checkpoint(at_work, abort)
         _begin(parts, claim, abort)
     return stand_in
 
@@ -256,7 +272,7 @@ def _load_documents(
     parts: WorkerContext, claim: CallClaim, session: SessionContext, keys: Sequence[str]
 ) -> Mapping[str, Any]:
     """Those documents of the session that a tool asked for by ``keys``."""
-    found = parts.calls.load_documents(claim.session_pk, keys)
+    found = parts.rows.calls.load_documents(claim.session_pk, keys)
     return _convert_variables(found, from_stored_variables, session.workspace)
 
 
@@ -280,7 +296,7 @@ def _verdict_and_answer(
 
 def _origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
     """The origin of a call, with the narrower of the networks that its job and its settings ask for."""
-    asked = [Network(each) for each in (claim.loaded.network, parts.policies.network) if each is not None]
+    asked = [Network(each) for each in (claim.loaded.network, parts.rules.policies.network) if each is not None]
     narrowest = reduce(choose_narrower, asked) if asked else None
     return RunOrigin(source=claim.loaded.origin or UNKNOWN, asked=narrowest, tenant=tenant)
 
@@ -294,14 +310,18 @@ def _add_remarks(parts: WorkerContext, claim: CallClaim, tool: Tool, result: Too
     """The result, with the guardrails' remarks added where they have any."""
     is_parked = result.question is not None or result.consultation is not None or result.task is not None
     is_final = not is_parked and not result.delegated
-    if not is_final or claim.precedent == NO_PRECEDENT or guardrails.find_block(claim.precedent, parts.guardrails):
+    if (
+        not is_final
+        or claim.precedent == NO_PRECEDENT
+        or guardrails.find_block(claim.precedent, parts.rules.guardrails)
+    ):
         return result
     is_reader = only_reads(tool.spec)
     text = guardrails.append_remark(
         tool.spec.name,
         result.text,
         claim.precedent,
-        parts.guardrails,
+        parts.rules.guardrails,
         is_error=result.is_error,
         is_reader=is_reader,
     )
@@ -338,7 +358,10 @@ def _find_tool(parts: WorkerContext, name: str, tools: str) -> Tool:
 
 def _session_keys(tool: Tool) -> tuple[str, ...]:
     guarded = tool.spec.command_argument is not None or tool.spec.code_argument is not None
-    return (*tool.spec.session_keys, APPROVED_KEY) if guarded else tool.spec.session_keys
+    is_pure = tool.spec.replay is Replay.PURE and tool.spec.replay_by is None
+    if is_pure and not guarded and tool.spec.name != DELEGATE_TOOL:
+        return tool.spec.session_keys
+    return (*tool.spec.session_keys, APPROVED_KEY, REWOUND_KEY)
 
 
 _STEP = RunStep(

@@ -42,20 +42,20 @@ def delegate(parts: WorkerContext, claim: CallClaim, tasks: Sequence[ChildTask],
 
     Where a later answer could not be delivered, the call waits for its children even in the background.
     """
-    policy = parts.delegation
+    policy = parts.rules.delegation
     depth = claim.loaded.depth
     try:
         require_allowed(policy, tasks, depth=depth)
     except InvalidDelegation as refusal:
         text = error_result(str(refusal)).text
         settlement = Settlement(status=CallStatus.FAILED, text=text, duration_s=0.0, session_updates={})
-        return parts.calls.settle(claim, settlement)
-    session = parts.runs.load_session_context(claim.session_pk)
-    asked = parts.calls.load_spec(claim.run_pk)
+        return parts.rows.calls.settle(claim, settlement)
+    session = parts.rows.runs.load_session_context(claim.session_pk)
+    asked = parts.rows.calls.load_spec(claim.run_pk)
     policy = replace(policy, budget=BudgetMode(asked.budget) if asked.budget else policy.budget)
     new = [_build_child(policy, claim, asked, session, task) for task in tasks]
     is_background = is_background and may_be_background(depth=depth, source=asked.source_kind)
-    hints = parts.calls.delegate(
+    hints = parts.rows.calls.delegate(
         claim,
         new,
         children_max=policy.children_max,

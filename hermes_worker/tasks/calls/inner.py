@@ -23,7 +23,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.observe import count, log
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.runs import SessionContext
-from hermes_worker.tasks.calls.permission import GateContext, wait_for_permission
+from hermes_worker.tasks.calls.permission import GateContext, ask_about_rewound_call, wait_for_permission
 from hermes_worker.tasks.hooks.rewriting import before_inner_call, result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
 from hermes_worker.tasks.iteration.planning import tool_names
@@ -99,7 +99,7 @@ class ClaimedInnerTools:
         arguments: Mapping[str, Any],
     ) -> ToolResult | None:
         call = GateContext(parts=self.parts, claim=claim, tool=tool, arguments=arguments, context=context)
-        refused = wait_for_permission(call)
+        refused = ask_about_rewound_call(call) or wait_for_permission(call)
         if refused is None:
             begins(tool, arguments)
         return refused
@@ -114,7 +114,7 @@ class ClaimedInnerTools:
                 return
             about = self.parts.redactor.redact_result(claim.request.arguments)[:ABOUT_CHARS_MAX]
             self._begun.append(InnerCall(tool=tool.spec.name, about=about))
-            note = partial(self.parts.calls.record_inner_calls, self.claim, tuple(self._begun))
+            note = partial(self.parts.rows.calls.record_inner_calls, self.claim, tuple(self._begun))
             persist(note, self.abort, patience_s=self.parts.commit_patience_s)
 
         return begins

@@ -21,10 +21,10 @@ from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.gateway import may_be_called_for
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT, TOO_MANY_DELEGATIONS
-from hermes_worker.core.questions import Question, Refusal, RefusedBy
+from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import WaitKind
-from hermes_worker.features.skills.change_rules import SKILL_MANAGE_TOOL
+from hermes_worker.core.rewind import describe_outcome
+from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.observe import count, log
 from hermes_worker.safety.approvals import (
     Allow,
@@ -37,22 +37,14 @@ from hermes_worker.safety.approvals import (
     UnattendedMode,
     apply_verdict,
     assess_command,
+    find_dangers,
 )
 from hermes_worker.safety.dangers import CODE_FLAG
 from hermes_worker.store.runs.calls import CallClaim
+from hermes_worker.tasks.calls.rewound import AGAIN, UNKNOWN_S, find_part, find_recorded, find_remark, mark_used
 from hermes_worker.tasks.calls.verdicts import read_verdict, verdict_consultation
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.workspaces.base import ConversingWorkspace
-
-_DECISIONS_ON_SKILLS: Mapping[UnattendedMode, Decision] = {
-    UnattendedMode.APPROVE: Allow(),
-    UnattendedMode.DENY: Deny(reason="Nobody is there who could allow a change of a skill. Go on without."),
-    UnattendedMode.ASK: Ask(
-        pattern_keys=(SKILL_MANAGE_TOOL,),
-        remark="changes what later conversations are told",
-        choices=(ApprovalChoice.ONCE, ApprovalChoice.DENY),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +86,7 @@ def refuse_guest(call: GateContext) -> ToolResult | None:
 
 def refuse_surplus_delegation(call: GateContext) -> ToolResult | None:
     """Refuse a delegation where as many calls before it in its reply delegate as a run may have children."""
-    allowed = call.parts.delegation.children_max
+    allowed = call.parts.rules.delegation.children_max
     before = call.claim.neighbours[: call.claim.position]
     if call.tool.spec.name != DELEGATE_TOOL or before.count(DELEGATE_TOOL) < allowed:
         return None
@@ -103,12 +95,46 @@ def refuse_surplus_delegation(call: GateContext) -> ToolResult | None:
 
 def block_repetition(call: GateContext) -> ToolResult | None:
     """Block a call that repeats itself in vain."""
-    pattern = guardrails.find_block(call.claim.precedent, call.parts.guardrails)
+    pattern = guardrails.find_block(call.claim.precedent, call.parts.rules.guardrails)
     if pattern is None:
         return None
     count("guardrail.blocked")
     text = guardrails.format_block(call.tool.spec.name, pattern, call.claim.precedent)
     return ToolResult(text=text, is_error=True)
+
+
+def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
+    """Offer the recorded outcome of an equal call that was made before the conversation was taken back, or ask a person
+    about a call of the same tool. No permission of before, no rule and no mode answers that question: they were given
+    for the first time."""
+    part = find_part(call.context.session)
+    if part is None:
+        return None
+    name, replay = call.tool.spec.name, call.tool.spec.replay_of(call.arguments)
+    allowed = call.context.session.get(APPROVED_KEY) or ()
+    may_repeat = replay is not Replay.ONCE and name != DELEGATE_TOOL
+    if may_repeat or call.claim.is_approved or f"{AGAIN}{name}" in allowed:
+        return None
+    arguments = canonical_json(dict(call.arguments))
+    same = find_recorded(part, name, replay, arguments)
+    if same is not None:
+        unknown = same.recorded.status is CallStatus.UNKNOWN
+        return ToolResult(
+            text=describe_outcome(same.recorded), is_unknown=unknown, session_updates=mark_used(part, same)
+        )
+    remark = find_remark(part, name, replay, arguments)
+    if remark is None:
+        return None
+    command = _command_of(call.tool, call.arguments)
+    dangers = tuple(find_dangers(command)) if command is not None else ()
+    choices = (ApprovalChoice.ONCE, *(() if dangers else (ApprovalChoice.SESSION,)), ApprovalChoice.DENY)
+    question = Ask(pattern_keys=(f"{AGAIN}{name}", *dangers), remark=remark, choices=choices)
+    refusal = f"Blocked: {remark}. Nobody is there to allow it. Do not try it again in another form."
+    shown = command if command is not None else f"{name} {arguments}"
+    if part.unknown_until is None:
+        return _ask_whatever_allows_it(call, question, shown, refusal)
+    is_unanswered = call.parts.rows.waits.has_expired(call.claim.run_pk)
+    return _ask_whatever_allows_it(call, question, shown, refusal, nobody=is_unanswered, most_s=UNKNOWN_S)
 
 
 def wait_for_permission(call: GateContext) -> ToolResult | None:
@@ -117,13 +143,13 @@ def wait_for_permission(call: GateContext) -> ToolResult | None:
     Where the sandbox confines a program, no person is asked about it merely because it is one: the sandbox decides what
     it can reach, and the calls that it makes are judged one by one.
     """
-    claim, rules, waits = call.claim, call.parts.approvals, call.parts.waits
+    claim, rules, waits = call.claim, call.parts.rules.approvals, call.parts.rows.waits
     command = _command_of(call.tool, call.arguments)
     policy = rules.session_policy(call.context.session)
     if _is_confined(call):
         policy = replace(policy, allowed=policy.allowed | {CODE_FLAG})
     if command is None:
-        return _wait_for_skill(call, policy)
+        return _wait_for_asked_call(call, policy)
     if claim.is_approved:
         # A person allowed this very command; hardline and deny rules refuse it all the same.
         policy = replace(policy, mode=ApprovalMode.OFF)
@@ -147,6 +173,7 @@ GATES: tuple[CallGate, ...] = (
     refuse_guest,
     refuse_surplus_delegation,
     block_repetition,
+    ask_about_rewound_call,
     wait_for_permission,
 )
 """In the order in which they are asked: a person is asked last, and only about a call that would run."""
@@ -159,19 +186,41 @@ def _is_confined(call: GateContext) -> bool:
     return is_script and isinstance(workspace, ConversingWorkspace) and workspace.confines(call.context.origin)
 
 
-def _wait_for_skill(call: GateContext, policy: ApprovalPolicy) -> ToolResult | None:
-    """The result that stands in for a call that changes a skill where a person must allow each change; ``None`` when
-    the call may run.
+def _wait_for_asked_call(call: GateContext, policy: ApprovalPolicy) -> ToolResult | None:
+    """The result that stands in for a call of a tool whose every call a person must allow; ``None`` when the call may
+    run.
     """
-    rules, arguments = call.parts.approvals, call.arguments
-    if call.tool.spec.name != SKILL_MANAGE_TOOL or not rules.asks_for_skills or call.claim.is_approved:
+    rules, arguments, spec = call.parts.rules.approvals, call.arguments, call.tool.spec
+    asked = call.context.policies.asked.get(spec.name)
+    if asked is None or call.claim.is_approved:
         return None
-    terms = call.parts.waits.load_terms(call.claim.run_pk)
-    decision = _DECISIONS_ON_SKILLS[rules.narrow_policy(policy, terms).unattended]
-    # The person who allows the change is shown the text that it writes.
-    texts = (f"{name}: {value}" for name, value in arguments.items() if name not in ("action", "name"))
-    command = "\n".join((f"{SKILL_MANAGE_TOOL} {arguments['action']} {arguments['name']}", *texts))
+    terms = call.parts.rows.waits.load_terms(call.claim.run_pk)
+    decision: Decision
+    match rules.narrow_policy(policy, terms).unattended:
+        case UnattendedMode.APPROVE:
+            decision = Allow()
+        case UnattendedMode.DENY:
+            decision = Deny(reason=asked.refusal)
+        case UnattendedMode.ASK:
+            choices = (ApprovalChoice.ONCE, ApprovalChoice.DENY)
+            decision = Ask(pattern_keys=(spec.name,), remark=asked.remark, choices=choices)
+    # The person who allows the call is shown every argument: such as the text that it writes.
+    needed = spec.parameters.get("required", ())
+    texts = (f"{name}: {value}" for name, value in arguments.items() if name not in needed)
+    command = "\n".join((" ".join((spec.name, *(str(arguments[name]) for name in needed))), *texts))
     return _result_of_decision(decision, command, arguments, terms.approval_s or rules.timeout_s)
+
+
+def _ask_whatever_allows_it(
+    call: GateContext, question: Ask, command: str, refusal: str, *, nobody: bool = False, most_s: float | None = None
+) -> ToolResult | None:
+    """Leave a question to a person, past every permission and mode; refuse the call where nobody may be asked, or
+    ``nobody`` is there. ``most_s`` is for how long it stays open where nothing else says so."""
+    terms, rules = call.parts.rows.waits.load_terms(call.claim.run_pk), call.parts.rules.approvals
+    decision: Decision = question
+    if nobody or rules.narrow_policy(rules.session_policy({}), terms).unattended is UnattendedMode.DENY:
+        decision = Deny(reason=refusal)
+    return _result_of_decision(decision, command, call.arguments, terms.approval_s or rules.timeout_s or most_s)
 
 
 def _result_of_decision(

@@ -24,9 +24,9 @@ class ClaimedProcesses:
 
     @property
     def cannot_tell(self) -> str | None:
-        if self._parts.delegation.turns_max < 1:
+        if self._parts.rules.delegation.turns_max < 1:
             return "no turn may begin here that nobody asked for"
-        source = self._parts.calls.load_spec(self._claim.run_pk).source_kind
+        source = self._parts.rows.calls.load_spec(self._claim.run_pk).source_kind
         if not may_be_background(depth=self._claim.loaded.depth, source=source):
             return "this run has nobody to tell once it has ended"
         return None

@@ -54,7 +54,7 @@ def record_run_begin(parts: WorkerContext, claim: IterationClaim) -> None:
     hooks, loaded = parts.hooks, claim.loaded
     if hooks.store is None or loaded.run.iteration:
         return
-    is_first = parts.runs.load_session_context(loaded.session_pk).session_id == claim.run_id
+    is_first = parts.rows.runs.load_session_context(loaded.session_pk).session_id == claim.run_id
     is_child = loaded.parent is not None
     if list_beginning_calls(hooks.observed, is_child=is_child, is_first=is_first):
         hints = hooks.store.record_run_begin((loaded.pk, claim.run_id), is_child=is_child, is_first=is_first)

@@ -72,7 +72,7 @@ def before_call(
         return claim, None  # they cannot be read; the model is told so
     changed, stand_in = _ask_before_call(parts, claim, session, abort, claim.idempotency_key)
     if changed != claim.request.arguments:
-        persist(partial(parts.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
+        persist(partial(parts.rows.calls.rewrite, claim, changed), abort, patience_s=parts.commit_patience_s)
         claim = replace(claim, request=replace(claim.request, arguments=changed), is_rewritten=True)
     return claim, stand_in
 
@@ -171,7 +171,7 @@ def ask_for_context(parts: WorkerContext, claim: IterationClaim, abort: AbortSig
         return ""
     event_id = f"{claim.run_id}.1.{PRE_LLM_CALL}"
     asking = _HookQuestion(parts, claim.loaded.pk, event_id, PRE_LLM_CALL, abort)
-    stored = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
+    stored = parts.rows.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
     if parse_requested_focus(stored) is not None:
         return ""  # no model is asked for an answer
     hooks = _drop_memory_hooks(parts, claim, hooks)
@@ -323,7 +323,7 @@ def _call_payload(claim: CallClaim, session: SessionContext, arguments: Mapping[
 
 
 def _turn_payload(parts: WorkerContext, claim: IterationClaim) -> dict[str, Any]:
-    session = parts.runs.load_session_context(claim.loaded.session_pk)
+    session = parts.rows.runs.load_session_context(claim.loaded.session_pk)
     return {
         "session_id": session.session_id,
         "tenant": session.tenant,
@@ -376,8 +376,8 @@ def _ask_person(
     """The question to a person that a hook wants; a refusal where there is nobody to ask, and ``None`` where everything
     is allowed.
     """
-    terms = parts.waits.load_terms(claim.run_pk)
-    policy = parts.approvals.narrow_policy(parts.approvals.session_policy({}), terms)
+    terms = parts.rows.waits.load_terms(claim.run_pk)
+    policy = parts.rules.approvals.narrow_policy(parts.rules.approvals.session_policy({}), terms)
     if policy.mode is ApprovalMode.OFF or policy.unattended is UnattendedMode.APPROVE:
         return None
     if policy.unattended is UnattendedMode.DENY:
@@ -389,6 +389,6 @@ def _ask_person(
         "arguments": arguments,
     }
     choices = [ApprovalChoice.ONCE.value, ApprovalChoice.DENY.value]
-    expires_s = terms.approval_s or parts.approvals.timeout_s
+    expires_s = terms.approval_s or parts.rules.approvals.timeout_s
     question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
     return ToolResult(text="", question=question)

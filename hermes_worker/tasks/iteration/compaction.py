@@ -142,10 +142,10 @@ def compact(
     bill: Bill,
     wish: CompactionRequest | None = None,
 ) -> Compaction | None:
-    """The row that makes the transcript ``rows`` shorter; ``None`` when nothing does. A summary that no model writes is
-    made of the turns themselves.
+    """Build the row that makes the transcript ``rows`` shorter; ``None`` when nothing does. Where no model writes the
+    summary, it is made of the turns themselves.
 
-    The cost is added to ``bill``, whose sum then stands in the compaction. Raises ``ModelCallError`` when ``abort`` was
+    Adds the cost to ``bill``; the result holds the sum of the bill. Raises ``ModelCallError`` when ``abort`` was
     set, and ``SummaryMissing`` where ``wish`` may wait.
     """
     wish = wish or CompactionRequest()

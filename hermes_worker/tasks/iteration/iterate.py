@@ -12,6 +12,7 @@ from hermes_worker.core.compactions import CONTEXT_FIELD
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied, RunBroken
+from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.messages import THINKER_FIELD
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.recovery_state import dump_recovery_state
@@ -55,7 +56,7 @@ def iterate(parts: WorkerContext, effect: Iterate, at: float) -> None:
 
 def _claim(parts: WorkerContext, effect: Iterate) -> IterationClaim | None:
     with parts.fair_semaphore:
-        claim = parts.runs.claim_iteration(effect, parts.leases.owner)
+        claim = parts.rows.runs.claim_iteration(effect, parts.leases.owner)
     if claim is not None:
         count("iteration.claimed")
     return claim
@@ -81,7 +82,7 @@ def _run_iteration(parts: WorkerContext, claim: IterationClaim, abort: AbortSign
     _log_failure(outcome)
     if not _is_over(outcome):
         return StepDone(hints=hints, is_watched=is_watched)
-    parts.pool.release_key(claim.run_id)
+    parts.models.pool.release_key(claim.run_id)
     if not isinstance(outcome, _JudgedAnswer) or not isinstance(outcome.judged.event, ModelReplied):
         return StepDone(hints=hints, is_watched=is_watched)
     then = partial(_follow_up, parts, claim, outcome.answered, outcome.judged.reply.text)
@@ -90,8 +91,9 @@ def _run_iteration(parts: WorkerContext, claim: IterationClaim, abort: AbortSign
 
 def _judge_answer(parts: WorkerContext, claim: IterationClaim, answered: Answered, abort: AbortSignal) -> _JudgedAnswer:
     """Decide what becomes of the reply, and let hooks rewrite what is stored of it."""
-    usage = answered.reply.usage
+    reply, usage = answered.reply, answered.reply.usage
     add_attributes(input_tokens=usage.input, output_tokens=usage.output)
+    add_attributes(response_model=reply.model or answered.route.model, finish_reasons=(reply.finish_reason,))
     add_messages(answered.rows, answered.reply)
     with parts.fair_semaphore:
         judged = _judge_reply(parts, claim, answered)
@@ -109,9 +111,12 @@ def _log_failure(outcome: _Outcome) -> None:
 
 def _follow_up(parts: WorkerContext, claim: IterationClaim, answered: Answered, answer: str) -> None:
     """Do what is left when a run has answered and its watchers have been told. Best effort."""
-    give_title(parts, claim, answered, answer)
-    if parts.reviewing is not None and not parts.leases.is_draining:
-        parts.sender.send(parts.reviewing.begin_review(claim, parts.runs.load_session_context(claim.loaded.session_pk)))
+    if claim.loaded.origin != EVALUATION_SOURCE:
+        give_title(parts, claim, answered, answer)
+    if parts.rules.reviewing is not None and not parts.leases.is_draining:
+        parts.sender.send(
+            parts.rules.reviewing.begin_review(claim, parts.rows.runs.load_session_context(claim.loaded.session_pk))
+        )
 
 
 def rewrite_reply(
@@ -147,18 +152,18 @@ def _is_over(outcome: _Outcome) -> bool:
 
 
 def _judge_reply(parts: WorkerContext, claim: IterationClaim, answered: Answered) -> JudgedReply:
-    tools = parts.runs.load_session_context(claim.loaded.session_pk).tools
+    tools = parts.rows.runs.load_session_context(claim.loaded.session_pk).tools
     where = JudgeContext(
         run=claim.loaded.run,
         memory=answered.memory,
         rows=answered.rows,
         request=answered.request,
         has_fallback=answered.memory.provider + 1 < len(parts.find_models(claim.loaded.session_pk).chain),
-        output_tokens_default=parts.model.output_tokens_max,
-        calls_max=parts.calls_max,
+        output_tokens_default=parts.rules.model.output_tokens_max,
+        calls_max=parts.rules.calls_max,
         offered=tool_names(tools),
         output_schema=_output_schema(parts, claim, answered),
-        guardrails=parts.guardrails,
+        guardrails=parts.rules.guardrails,
     )
     judged = judge(answered.reply, where, parts.catalog.for_session(tools))
     if judged.reply.reasoning:
@@ -175,7 +180,7 @@ def _output_schema(parts: WorkerContext, claim: IterationClaim, answered: Answer
     """The schema that the reply has to fit if it is the answer; ``None`` where the run has none."""
     if not claim.loaded.has_output_schema or answered.reply.tool_requests:
         return None
-    return parts.runs.load_output_schema(claim.loaded.pk)
+    return parts.rows.runs.load_output_schema(claim.loaded.pk)
 
 
 def _commit(parts: WorkerContext, claim: IterationClaim, outcome: _Outcome, abort: AbortSignal) -> list[Hint]:
@@ -184,24 +189,24 @@ def _commit(parts: WorkerContext, claim: IterationClaim, outcome: _Outcome, abor
             if abort.reason == AbortReason.LOST:
                 raise LeaseLost("the claim was lost during the model call")
             # Handed over, or stopped: in a run that is being stopped, giving the claim up is what ends it.
-            return parts.runs.release_iteration(claim, outcome.in_vain)
+            return parts.rows.runs.release_iteration(claim, outcome.in_vain)
         case Unanswered():
-            return parts.runs.commit_failure(claim, outcome.event, outcome.in_vain)
+            return parts.rows.runs.commit_failure(claim, outcome.event, outcome.in_vain)
         case Compacted():
             event = AskedAgain(memory=dump_recovery_state(outcome.memory), is_counted=False)
             made = outcome.compaction
             number, spent = outcome.memory.compactions, made.spent
             row = CompactionRow(body=made.body, rows=made.rows, number=number, usage=spent.usage)
             if outcome.is_requested:
-                return parts.runs.commit_requested_compaction(claim, row, spent.cost)
-            return parts.runs.commit_compaction(claim, event, row, spent.cost)
+                return parts.rows.runs.commit_requested_compaction(claim, row, spent.cost)
+            return parts.rows.runs.commit_compaction(claim, event, row, spent.cost)
         case _JudgedAnswer(answered=answered, judged=judged):
-            cost = cost_of_reply(answered.reply, answered.route, parts.prices)
+            cost = cost_of_reply(answered.reply, answered.route, parts.models.prices)
             spent = Spent(usage=answered.reply.usage, cost=cost) + answered.in_vain
             reply = replace(judged.reply, usage=spent.usage)
             if isinstance(judged.event, ModelReplied):
-                return parts.runs.commit_reply(claim, reply, judged.event, spent.cost)
-            return parts.runs.commit_discarded_reply(claim, judged.event, reply, spent.cost)
+                return parts.rows.runs.commit_reply(claim, reply, judged.event, spent.cost)
+            return parts.rows.runs.commit_discarded_reply(claim, judged.event, reply, spent.cost)
 
 
 def _is_watched(parts: WorkerContext, claim: IterationClaim) -> bool:

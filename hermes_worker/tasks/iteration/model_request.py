@@ -48,6 +48,8 @@ from hermes_worker.tasks.hooks.rewriting import ask_for_context, before_compacti
 from hermes_worker.tasks.iteration.compaction import Bounds, Compaction, CompactionRequest, SummaryMissing, compact
 from hermes_worker.tasks.iteration.requests import build_request
 from hermes_worker.tasks.iteration.spending import Bill, DeltaMeter, MeteredAttempt
+from hermes_worker.tracing import names
+from hermes_worker.tracing.recording import add_attributes
 
 _ELSEWHERE_S = 30.0
 """How often a run that was given to another server is looked at again, in seconds."""
@@ -184,9 +186,9 @@ class _ModelCall:
         self._ticket = f"{run.run_id}:{run.iteration + 1}"
         memory = parse_recovery_state(run.memory)
         memory = replace(memory, context=context) if context else memory
-        self._rows = parts.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
+        self._rows = parts.rows.transcripts.load(claim.loaded.session_pk, claim.loaded.message_seq)
         self._focus = None if run.wants_summary else parse_requested_focus(self._rows)
-        self._session = parts.runs.load_session_context(claim.loaded.session_pk)
+        self._session = parts.rows.runs.load_session_context(claim.loaded.session_pk)
         note = build_folder_note(self._rows, self._session.workspace, self._session.system_prompt)
         if note and note not in memory.context and self._focus is None:
             memory = replace(memory, context=f"{memory.context}\n\n{note}".strip())
@@ -206,7 +208,7 @@ class _ModelCall:
         """The end of a turn that repeats itself in vain, where guardrails may end it; ``None`` when the turn goes
         on.
         """
-        reason = find_halt(self._rows, self._parts.guardrails)
+        reason = find_halt(self._rows, self._parts.rules.guardrails)
         if reason is None:
             return None
         count("guardrail.halted")
@@ -219,7 +221,7 @@ class _ModelCall:
 
         A stand-in, or another server that happens to be configured, must not finish what was meant for a model.
         """
-        given, ours = self._claim.loaded.endpoint, self._parts.model.endpoint
+        given, ours = self._claim.loaded.endpoint, self._parts.rules.model.endpoint
         if given is None or ours is None or given == ours:
             return None
         log.info("model.elsewhere", given=given, ours=ours)
@@ -235,7 +237,7 @@ class _ModelCall:
             return self._outcome()
         finally:
             if (probe := self._probe_taken()) is not None:
-                self._parts.keys.release_probe(probe, self._probe_wait_s)
+                self._parts.models.keys.release_probe(probe, self._probe_wait_s)
 
     def _outcome(self) -> Asked:
         state = self._begun
@@ -284,11 +286,11 @@ class _ModelCall:
         for act in state.beside:
             match act:
                 case asking.CoolDown():
-                    self._parts.governor.cool_down(self._prepared.key, act.seconds)
+                    self._parts.models.governor.cool_down(self._prepared.key, act.seconds)
                 case asking.RestKey():
-                    self._parts.pool.rest_key(self._prepared.route.credential, act.seconds)
+                    self._parts.models.pool.rest_key(self._prepared.route.credential, act.seconds)
                 case asking.WithdrawPermit():
-                    self._parts.governor.withdraw(self._permit)
+                    self._parts.models.governor.withdraw(self._permit)
                 case asking.LearnWindow():
                     if self._prepared.route.window is not None:
                         self._prepared.route.window.note_window(act.tokens)
@@ -322,6 +324,7 @@ class _ModelCall:
             can_renew=route.renew is not None,
             is_aggregator=route.is_aggregator,
         )
+        add_attributes(provider=names.KNOWN_PROVIDERS.get(route.name, route.name), server=route.host)
         self._prepared = _Prepared(route=route, request=request, facts=facts)
         return asking.RequestPrepared(facts)
 
@@ -331,8 +334,8 @@ class _ModelCall:
         """
         chain, model = self._chain, self._claim.loaded.model
         names = chain.credentials(model, position)
-        if not self._parts.keys.are_all_open:
-            closed = [name for name in self._key_names(position) if self._parts.keys.find_closed(name)]
+        if not self._parts.models.keys.are_all_open:
+            closed = [name for name in self._key_names(position) if self._parts.models.keys.find_closed(name)]
             names = [name for name in names if name not in closed]
             tried = next((name for name in closed if self._acquire_probe(name)), None)
             if tried is not None:
@@ -342,7 +345,7 @@ class _ModelCall:
         if not names:
             return chain.route(model, position), False
         is_child = self._claim.loaded.depth > 0
-        chosen = self._parts.pool.choose_key(names, ticket=self._claim.run_id, is_child=is_child)
+        chosen = self._parts.models.pool.choose_key(names, ticket=self._claim.run_id, is_child=is_child)
         return chain.route(model, position, chosen.name), chosen.has_others
 
     def _key_names(self, position: int) -> Sequence[str]:
@@ -354,7 +357,7 @@ class _ModelCall:
         """Acquire the fleet's one probe of a closed key; ``False`` when another call has it."""
         if self._probe is not None:
             return self._probe.credential == credential
-        self._probe = self._parts.keys.acquire_probe(credential, self._parts.leases.owner)
+        self._probe = self._parts.models.keys.acquire_probe(credential, self._parts.leases.owner)
         return self._probe is not None
 
     def _probe_taken(self) -> Probe | None:
@@ -366,7 +369,9 @@ class _ModelCall:
         here, ends = state.memory.provider, len(self._chain)
         elsewhere = [*range(here + 1, ends), *(range(min(here, ends)) if state.may_go_back else ())]
         position = next((position for position in elsewhere if self._choose_route(position) is not None), None)
-        rows = [self._parts.keys.find_closed(name) for each in (here, *elsewhere) for name in self._key_names(each)]
+        rows = [
+            self._parts.models.keys.find_closed(name) for each in (here, *elsewhere) for name in self._key_names(each)
+        ]
         found = {row.credential: row for row in rows if row is not None}
         why = "; ".join(
             dict.fromkeys(f"the key of {row.provider} {row.state.condition.text}" for row in found.values())
@@ -385,14 +390,14 @@ class _ModelCall:
             route,
             state.memory,
             is_summary=self._claim.loaded.run.wants_summary,
-            options=self._parts.model,
+            options=self._parts.rules.model,
         )
 
     def _window_served(self, route: ModelRoute, tokens: int) -> int | None:
         """The window that the server is known to serve, in tokens; ``None`` where it is not known. It is asked for in
         the background, so that no call waits for it.
         """
-        if route.window is None or self._parts.model.window:
+        if route.window is None or self._parts.rules.model.window:
             return None
         served = route.window.known_tokens
         if route.cuts_silently and served is None and tokens >= LOOK_AHEAD_TOKENS:
@@ -402,7 +407,7 @@ class _ModelCall:
     def _bounds(self, state: ModelCallState, window: int, route: ModelRoute) -> Bounds:
         return Bounds(
             window=window,
-            options=self._parts.model,
+            options=self._parts.rules.model,
             provider=route.name,
             model=route.model,
             weight_percent=state.memory.weight_percent,
@@ -454,7 +459,7 @@ class _ModelCall:
         return Compacted(compaction=made, memory=state.memory, is_requested=True)
 
     def _acquire(self) -> asking.PermitGranted | asking.PermitDelayed:
-        self._permit = self._parts.governor.acquire(
+        self._permit = self._parts.models.governor.acquire(
             self._prepared.key,
             ticket=self._ticket,
             tokens=self._prepared.facts.tokens,
@@ -472,7 +477,7 @@ class _ModelCall:
         if not self._abort.wait(act.seconds):
             return asking.WaitPassed()
         if act.is_in_line:
-            self._parts.governor.withdraw(self._permit)
+            self._parts.models.governor.withdraw(self._permit)
         return Interrupted()
 
     # --- the call itself ---
@@ -484,12 +489,12 @@ class _ModelCall:
         try:
             answered = route.provider.ask(request, on_delta=attempt.heard, abort=self._abort)
         except ModelCallError as error:
-            self._bill.add(attempt.estimate_lost_spend(error, self._parts.prices))
-            self._parts.governor.settle(self._permit, limits=error.limits)
+            self._bill.add(attempt.estimate_lost_spend(error, self._parts.models.prices))
+            self._parts.models.governor.settle(self._permit, limits=error.limits)
             return self._failure(error)
-        self._parts.keys.report_answer(self._prepared.key, self._probe_taken())
+        self._parts.models.keys.report_answer(self._prepared.key, self._probe_taken())
         reply = fill_missing_usage(answered, request)
-        self._parts.governor.settle(self._permit, usage=reply.usage, limits=reply.limits)
+        self._parts.models.governor.settle(self._permit, usage=reply.usage, limits=reply.limits)
         spoken.finish()
         weight = compute_weight_percent(answered.usage, self._prepared.facts.tokens) or state.memory.weight_percent
         memory = replace(state.memory, weight_percent=weight)
@@ -499,7 +504,7 @@ class _ModelCall:
         if self._abort.is_set():
             return Interrupted()
         classification = classify_translated(error)
-        is_key_closed = self._parts.keys.report_failure(
+        is_key_closed = self._parts.models.keys.report_failure(
             self._prepared.key,
             classification,
             run_id=self._claim.run_id,
@@ -540,7 +545,7 @@ class _ModelCall:
 
     def _park_run(self, state: ModelCallState, seconds: float, reason: str, keys: tuple[str, ...] = ()) -> Unanswered:
         event = ev.CapacityAwaited(
-            resume_at=self._parts.now() + seconds,
+            resume_at=self._parts.rows.now() + seconds,
             recovery=canonical_json(retry.build_document(state.history)),
             memory=dump_recovery_state(state.memory),
             reason=reason,
@@ -550,7 +555,7 @@ class _ModelCall:
 
 
 def _rules(parts: WorkerContext, providers: int, *, is_requested: bool) -> asking.ModelCallRules:
-    options = parts.model
+    options = parts.rules.model
     return asking.ModelCallRules(
         attempts_max=options.attempts_max,
         providers=providers,

@@ -20,7 +20,7 @@ from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.reasoning_tags import extract_reasoning, strip_reasoning, strip_think_blocks
 from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
 from hermes_worker.core.run import ExitReason, Run
-from hermes_worker.core.structured_output import REPAIRS_MAX, build_correction
+from hermes_worker.core.structured_output import REPAIRS_MAX, build_call_demand, build_correction
 from hermes_worker.safety.redaction import redact
 from hermes_worker.tasks.iteration.planning import add_precedents, plan_calls, unknown_names
 
@@ -85,6 +85,8 @@ def judge(reply: ModelReply, where: JudgeContext, catalog: ToolCatalog) -> Judge
     match verdict:
         case empty.RunTools():
             return _accept_calls(reply, verdict, memory, where, catalog)
+        case empty.Accept() if memory.forced_tools:
+            return _demand_call(reply, verdict, memory)
         case empty.Accept() if where.output_schema is not None:
             return _judge_output(reply, verdict, memory, where.output_schema)
         case empty.Accept():
@@ -120,6 +122,9 @@ def _accept_calls(
     if len(calls) > where.calls_max:
         message = f"the model asked for {len(calls)} tool calls in one reply; at most {where.calls_max} are run"
         return _fail_run(reply, ExitReason.MODEL_CALL_REFUSED, "too_many_tool_calls", message)
+    # The client's next request says what is forced then.
+    is_done = any(call.name in memory.forced_tools for call in calls)
+    memory = replace(memory, forced_tools=() if is_done else memory.forced_tools)
     # A round of calls is progress, so compactions in vain before it are forgotten.
     document = dump_recovery_state(replace(memory, counters=verdict.counters, context="", vain_compactions=0))
     planned = add_precedents(planned, where.rows, catalog) if where.guardrails.is_on else planned
@@ -139,6 +144,24 @@ def _finish_partial(reply: ModelReply, verdict: empty.FinishPartial) -> JudgedRe
     return JudgedReply(event=event, reply=_reply_to_store(reply, verdict.text, keeps_calls=False))
 
 
+def _demand_call(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState) -> JudgedReply:
+    """Send back an answer in the place of a forced call: the provider did not force it, or cannot."""
+    repairs = memory.counters.output_repairs
+    if repairs >= REPAIRS_MAX:
+        message = f"The model called none of {', '.join(memory.forced_tools)}, after {repairs} corrections."
+        return _fail_run(reply, ExitReason.OUTPUT_INVALID, "output_invalid", message)
+    return _send_back(reply, verdict, memory, build_call_demand(memory.forced_tools))
+
+
+def _send_back(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState, correction: str) -> JudgedReply:
+    sent_back = (
+        build_assistant_body(_reply_to_store(reply, verdict.text, keeps_calls=False)),
+        build_user_body(correction),
+    )
+    counters = empty.ReplyCounters(output_repairs=memory.counters.output_repairs + 1, scaffold=sent_back)
+    return _ask_again(reply, replace(memory, counters=counters), is_counted=True)
+
+
 def _judge_output(
     reply: ModelReply, verdict: empty.Accept, memory: RecoveryState, schema: Mapping[str, object]
 ) -> JudgedReply:
@@ -153,12 +176,7 @@ def _judge_output(
     if repairs >= REPAIRS_MAX:
         message = f"The answer does not fit its schema, after {repairs} corrections: {'; '.join(found.problems)}"
         return _fail_run(reply, ExitReason.OUTPUT_INVALID, "output_invalid", message)
-    sent_back = (
-        build_assistant_body(_reply_to_store(reply, verdict.text, keeps_calls=False)),
-        build_user_body(build_correction(found.problems)),
-    )
-    counters = empty.ReplyCounters(output_repairs=repairs + 1, scaffold=sent_back)
-    return _ask_again(reply, replace(memory, counters=counters), is_counted=True)
+    return _send_back(reply, verdict, memory, build_correction(found.problems))
 
 
 def _give_up(reply: ModelReply, verdict: empty.EndUnanswered) -> JudgedReply:

@@ -17,7 +17,7 @@ from hermes_worker.core.messages import Message, ModelRequest, Role, build_user_
 from hermes_worker.core.model_capabilities import CacheLayout, WireNeeds
 from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.recovery_state import Amendment, RecoveryState
-from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, find_thinker, wire_needs
+from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, find_thinker, find_wire_needs
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.iteration.planning import tool_texts
@@ -73,6 +73,7 @@ def build_request(
         model=route.model,
         messages=add_cache_markers(amended, _cache_layout(route)),
         tools=() if is_summary else amend_tools(tool_texts(session.tools), memory.amendments),
+        forced_tools=() if is_summary else memory.forced_tools,
         session_id=session.session_id,
         output_tokens_max=memory.output_tokens_max or options.output_tokens_max,
         reasoning_effort=options.reasoning_effort,
@@ -96,7 +97,7 @@ def _system_row(system_prompt: str, stand_in: ModelRoute | None) -> str:
 
 @lru_cache(maxsize=256)
 def _wire_needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeeds:
-    needs = wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
+    needs = find_wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
     if Amendment.NO_REASONING_REPLAY in amendments:
         keeps_details = needs.keeps_reasoning_details and route.wire != Wire.CHAT_COMPLETIONS
         return replace(needs, echoes_reasoning=False, keeps_reasoning_details=keeps_details)

@@ -49,7 +49,7 @@ def give_title(parts: WorkerContext, claim: IterationClaim, answered: Answered, 
             title = parse_title(said.text)
         finally:
             if bill.cost is not None:
-                parts.runs.set_title(claim, title, usage=bill.usage, cost=bill.cost)
+                parts.rows.runs.set_title(claim, title, usage=bill.usage, cost=bill.cost)
     except (ModelCallError, UnavailableError) as error:
         log.info("session.untitled", reason=type(error).__name__)
         return

@@ -27,7 +27,7 @@ EVENT_CHARS_MAX = 100
 
 _SAFE_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9._-]{1,100}")
 _CHAT_PART = re.compile(r"[A-Za-z0-9_@.+=/-]{1,128}")
-_ID_HEADERS = ("x-github-delivery", "svix-id", "x-request-id")
+_ID_HEADERS = ("x-github-delivery", "svix-id", "webhook-id", "x-request-id")
 _EVENT_HEADERS = ("x-github-event", "x-gitlab-event")
 
 
