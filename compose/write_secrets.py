@@ -47,8 +47,22 @@ def files_of(environ: Mapping[str, str]) -> dict[str, str]:
     }
     for volume, names in VOLUMES.items():
         files |= {f"{volume}/{name}": state.get(name, environ.get(name, "")) for name in sorted(names)}
+    for volume, variable in CHOSEN.items():
+        files |= {f"{volume}/{name}": environ[name] for name in _list_chosen(variable, environ)}
     unneeded = [name for name, needs in ALSO_SENT_WITH.items() if not all(environ.get(need) for need in needs)]
     return files | {f"api/{name}": "" for name in unneeded}
+
+
+def _list_chosen(variable: str, environ: Mapping[str, str]) -> list[str]:
+    """The names of secrets that ``variable`` lists. Raises ``ValueError`` for one that is not set, or that is kept for
+    other roles."""
+    chosen = environ.get(variable, "").replace(",", " ").split()
+    for name in chosen:
+        if name in GIVEN:
+            raise ValueError(f"{variable} names {name}, which is a secret of another role.")
+        if not environ.get(name):
+            raise ValueError(f"{variable} names {name}, which is not set in .env.")
+    return chosen
 
 
 def _secrets_of(*roles: ProcessRole) -> frozenset[str]:
@@ -78,7 +92,9 @@ ALSO_SENT_WITH: Mapping[str, tuple[str, ...]] = {
 then the API gets them."""
 
 VOLUMES: Mapping[str, frozenset[str]] = {
-    "state": _secrets_of(ProcessRole.TOOLS, ProcessRole.BEAT),
+    "state": _secrets_of(ProcessRole.BEAT),
+    "tools": _secrets_of(ProcessRole.TOOLS),
+    "mcp": _secrets_of(ProcessRole.MCP),
     "flower": frozenset({"HERMES_BROKER_URL", "HERMES_FLOWER_PASSWORD"}),
     "api": _secrets_of(ProcessRole.API).union(_brought()),
     "gateway": _secrets_of(ProcessRole.GATEWAY).union(_listening()),
@@ -86,10 +102,12 @@ VOLUMES: Mapping[str, frozenset[str]] = {
         PROVIDER_KEYS, PROVIDER_SECRETS, DELIVERY_SECRETS
     ),
 }
-"""Which secrets each volume of our own roles holds; ``state`` is that of the tools worker, the scheduler and the
+"""Which secrets each volume of our own roles holds; ``state`` is that of the scheduler, the hosts of browsers and the
 migration."""
+CHOSEN: Mapping[str, str] = {"tools": "TOOLS_SECRETS", "mcp": "MCP_SECRETS"}
+"""Volumes that hold what a variable of ``.env`` names beside that: secrets of extensions, tokens of MCP servers."""
 GIVEN = (
-    frozenset((*REQUIRED, "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD"))
+    frozenset((*REQUIRED, "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD", *CHOSEN.values()))
     .union(*VOLUMES.values(), *ALSO_SENT_WITH.values())
     .difference(_BY_COMPOSE)
 )
@@ -113,7 +131,11 @@ def _valkey_users(password: str) -> str:
 
 def write(files: Mapping[str, str], directory: Path) -> None:
     """Each file at once, readable by every user of the services that mount its volume and by nobody else: other
-    people's images run under users of their own."""
+    people's images run under users of their own. What is named no more goes."""
+    for volume in CHOSEN:
+        for path in (directory / volume).iterdir():
+            if f"{volume}/{path.name}" not in files:
+                path.unlink()
     for name, content in files.items():
         target = directory / name
         fresh = target.with_name(f".{target.name}")

@@ -6,11 +6,14 @@ from math import ceil
 from typing import Any
 
 import pytest
+import yaml
 from support.commandline import find_command
-from support.manifests import Manifest, containers, documents, environment, name_of, our_pods, pods, written
+from support.manifests import CHART, Manifest, containers, documents, environment, name_of, our_pods, pods, written
 
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.settings import describe_settings, load_settings
+from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, find_owners
+from hermes_worker.settings.secret_files import DIRECTORIES
 from hermes_worker.store.backlog import STEP_S_MIN
 from hermes_worker.worker.lifecycle import leaves_within_s
 
@@ -33,7 +36,8 @@ def settings_of(container: Manifest, tmp_path: Any) -> Any:
 
 
 def test_the_roles_are_there() -> None:
-    assert set(ROLES) == {f"hermes-{role}" for role in ("api", "beat", "flower", "gateway", "migrate")} | set(WORKERS)
+    others = ("api", "beat", "browser", "flower", "gateway", "mcp-host", "migrate")
+    assert set(ROLES) == {f"hermes-{role}" for role in others} | set(WORKERS)
     assert set(WORKERS) == {f"hermes-worker-{role}" for role in ("model", "tools", "delivery")}
 
 
@@ -53,9 +57,10 @@ def test_every_variable_is_a_setting_of_the_product(name: str, tmp_path: Any) ->
     for container in containers(ROLES[name][1]):
         assert settings_of(container, tmp_path).notes == (), "every value is one that its setting takes"
         given = environment(container)
-        assert {key.removesuffix("_FILE") for key in given} - known == set()
+        assert {key.removesuffix("_FILE") for key in given} - known - {DIRECTORIES} == set()
         mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
         assert {value.rpartition("/")[0] for key, value in given.items() if key.endswith("_FILE")} <= mounted
+        assert set(filter(None, given.get(DIRECTORIES, "").split(":"))) <= mounted
 
 
 @pytest.mark.parametrize("name", LONG_RUNNING)
@@ -95,7 +100,7 @@ def test_a_scheduler_is_given_more_than_it_takes_to_notice_its_end() -> None:
 # --- probes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*WORKERS, "hermes-beat", "hermes-gateway"])
+@pytest.mark.parametrize("name", [*WORKERS, "hermes-beat", "hermes-browser", "hermes-gateway", "hermes-mcp-host"])
 def test_liveness_is_the_age_of_the_file_that_the_role_touches(name: str) -> None:
     container = main_of(ROLES[name][1])
     alive = container["args"][container["args"].index("--alive-file") + 1]
@@ -157,23 +162,79 @@ def secrets_of(pod: Manifest) -> set[str]:
     projected = [
         source["secret"]["name"] for v in pod["volumes"] for source in v.get("projected", {}).get("sources", ())
     ]
-    given = [
-        source["secretRef"]["name"] for c in containers(pod) for source in c.get("envFrom", ()) if "secretRef" in source
-    ]
-    return {*projected, *given}
+    mounted = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert "secretRef" not in str(pod), "no secret is in an environment"
+    return {each.removeprefix("hermes-") for each in (*projected, *mounted)}
+
+
+PROCESS_ROLES = {
+    "hermes-api": ProcessRole.API,
+    "hermes-beat": ProcessRole.BEAT,
+    "hermes-browser": ProcessRole.BROWSER,
+    "hermes-gateway": ProcessRole.GATEWAY,
+    "hermes-mcp-host": ProcessRole.MCP,
+    "hermes-migrate": ProcessRole.SYSTEM,
+    "hermes-worker-delivery": ProcessRole.DELIVERY,
+    "hermes-worker-model": ProcessRole.MODEL,
+    "hermes-worker-tools": ProcessRole.TOOLS,
+}
+SECRETS: dict[str, list[str]] = {}
+"""The variables of each secret, as the chart knows them (k8s/render.py makes the file of the product's table)."""
+for variable, secret in yaml.safe_load((CHART / "files" / "settings.yaml").read_text(encoding="utf-8"))[
+    "secrets"
+].items():
+    SECRETS.setdefault(secret, []).append(variable)
 
 
 def test_each_role_gets_the_secrets_that_it_needs() -> None:
     assert {name: secrets_of(pod) for name, (_, pod) in ROLES.items()} == {
-        "hermes-api": {"hermes-state", "hermes-server", "hermes-webhooks"},
-        "hermes-beat": {"hermes-state"},
-        "hermes-flower": {"hermes-state", "hermes-flower"},
-        "hermes-gateway": {"hermes-state", "hermes-gateway"},
-        "hermes-migrate": {"hermes-state"},
-        "hermes-worker-delivery": {"hermes-state", "hermes-channels"},
-        "hermes-worker-model": {"hermes-state", "hermes-models"},
-        "hermes-worker-tools": {"hermes-state"},
+        "hermes-api": {"state", "encryption", "server", "webhooks", "objects"},
+        "hermes-beat": {"state", "encryption"},
+        "hermes-browser": {"state", "encryption"},
+        "hermes-flower": {"state", "flower"},
+        "hermes-gateway": {"state", "encryption", "gateway"},
+        "hermes-mcp-host": {"state", "encryption", "mcp"},
+        "hermes-migrate": {"state", "encryption"},
+        "hermes-worker-delivery": {"state", "encryption", "channels", "objects"},
+        "hermes-worker-model": {"state", "encryption", "models", "providers"},
+        "hermes-worker-tools": {"state", "encryption", "tools", "objects"},
     }
+
+
+@pytest.mark.parametrize("name", PROCESS_ROLES)
+def test_the_secrets_of_a_role_are_those_of_the_table_of_roles(name: str) -> None:
+    """``settings.role_secrets`` says who gets what; what a platform is known by is in its rows."""
+    role, held = PROCESS_ROLES[name], secrets_of(ROLES[name][1])
+    given = {variable for secret in held for variable in SECRETS.get(secret, ())}
+    wanted = {row.variables[0] for row in SECRET_SETTINGS if role in row.roles}
+    unneeded = {"HERMES_OBJECT_STORAGE_SECRET_KEY"} if name == "hermes-migrate" else set()  # it opens no files
+    assert wanted - given == unneeded
+    of_others = {variable for variable in given if role not in (find_owners(variable, "x") or ())}
+    assert of_others <= {variable for secret in held & {"webhooks", "gateway"} for variable in SECRETS[secret]}
+
+
+def test_each_secret_of_a_role_is_a_directory_or_a_file_that_it_is_told_of() -> None:
+    for name, (_, pod) in ROLES.items():
+        for container in containers(pod):
+            mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            directories = environment(container).get(DIRECTORIES, "").split(":")
+            optional = [volume["name"] for volume in pod["volumes"] if "secret" in volume]
+            assert {mounts[each] for each in optional} == set(filter(None, directories)), name
+
+
+def test_only_tools_workers_write_to_the_shared_volume() -> None:
+    found = {
+        name: volume
+        for name, (_, pod) in ROLES.items()
+        for volume in pod["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert set(found) == {"hermes-worker-tools", "hermes-worker-delivery"}
+    assert found["hermes-worker-delivery"]["persistentVolumeClaim"]["readOnly"] is True
+    mounts = [each for each in main_of(ROLES["hermes-worker-delivery"][1])["volumeMounts"] if each["name"] == "shared"]
+    assert [(each["subPath"], each["readOnly"]) for each in mounts] == [("workspaces", True), ("tenants", True)]
+    # What is removed there is removed by the queue of maintenance.
+    assert "tools,system" in main_of(ROLES["hermes-worker-tools"][1])["args"]
 
 
 def test_a_lane_ends_before_its_container_does(tmp_path: Any) -> None:
@@ -192,7 +253,7 @@ def test_a_lane_ends_before_its_container_does(tmp_path: Any) -> None:
 def test_an_eviction_leaves_some_pods_and_is_possible(name: str) -> None:
     [budget] = [each for _, each in written() if name_of(each) == ("PodDisruptionBudget", name)]
     replicas = LONG_RUNNING[name][0]["spec"]["replicas"]
-    assert replicas >= 2
+    assert replicas >= (1 if name in ("hermes-browser", "hermes-mcp-host") else 2)
     assert budget["spec"]["selector"] == LONG_RUNNING[name][0]["spec"]["selector"]
     if "minAvailable" in budget["spec"]:
         assert budget["spec"]["minAvailable"] < replicas
@@ -265,12 +326,17 @@ def test_nothing_is_allowed_that_no_policy_names() -> None:
     nothing = policies()["hermes-nothing"]
     assert nothing["policyTypes"] == ["Ingress", "Egress"]
     assert not {"ingress", "egress"} & nothing.keys()
-    assert nothing["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "hermes-worker"}
+    of_all = {"app.kubernetes.io/name": "hermes-worker", "app.kubernetes.io/instance": "hermes"}
+    assert nothing["podSelector"]["matchLabels"] == of_all
 
 
 def test_the_api_alone_takes_requests_and_metrics_are_for_monitoring() -> None:
     ingress = {name: spec for name, spec in policies().items() if spec.get("ingress")}
+    hosts = {name: ingress.pop(name) for name in ("hermes-browser-in", "hermes-mcp-host-in")}
     assert set(ingress) == {"hermes-api", "hermes-metrics", "hermes-scaler"}
+    for name, spec in hosts.items():
+        [peer] = spec["ingress"][0]["from"]
+        assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "worker-tools", name
     for name, spec in ingress.items():
         [port] = spec["ingress"][0]["ports"]
         assert port["port"] == (9464 if name == "hermes-metrics" else 8642)
@@ -279,9 +345,9 @@ def test_the_api_alone_takes_requests_and_metrics_are_for_monitoring() -> None:
 
 def test_workers_and_gateways_reach_the_outside_and_nothing_inside() -> None:
     workers = {"worker-model": {443}, "worker-tools": {80, 443}, "worker-delivery": {443, 465, 587}}
-    ports = {**workers, "gateway": {443, 993, 6697}}
+    ports = {**workers, "gateway": {443, 993, 6697}, "browser": {80, 443}, "mcp-host": {80, 443}}
     outside = {name: spec for name, spec in policies().items() if "0.0.0.0/0" in str(spec.get("egress"))}
-    assert set(outside) == {*WORKERS, "hermes-gateway"}
+    assert set(outside) == {*WORKERS, "hermes-browser", "hermes-gateway", "hermes-mcp-host"}
     for role, allowed in ports.items():
         [rule] = outside[f"hermes-{role}"]["egress"]
         assert {port["port"] for port in rule["ports"]} == allowed

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.emptying import empty_database
 from support.manifests import K8S, documents, our_pods
 from support.migrated import bring_up
 from support.postgres import PostgresFarm
@@ -24,7 +25,7 @@ from support.postgres import PostgresFarm
 from hermes_worker.core.run import STATE_VERSION
 from hermes_worker.store.backlog import CLEARED_IN_S
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.tables import deliveries, metadata, runs, sessions, tool_calls
+from hermes_worker.store.tables import deliveries, runs, sessions, tool_calls
 
 LOADS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "loads.json").read_text(encoding="utf-8"))
 QUEUES = ("model", "tools", "delivery")
@@ -46,7 +47,7 @@ class Scaler:
 
     @classmethod
     def of(cls, queue: str) -> Scaler:
-        text = (K8S / "components" / "keda-postgresql" / "scaling.yaml").read_text(encoding="utf-8")
+        text = (K8S / "components" / "keda-postgresql" / "scaling-postgresql.yaml").read_text(encoding="utf-8")
         name = f"hermes-worker-{queue}"
         [spec] = [each["spec"] for each in documents(text) if each["metadata"]["name"] == name]
         trigger = spec["triggers"][0]
@@ -86,7 +87,7 @@ def stop_the_clock(database: Database) -> None:
 def write(database: Database, load: Mapping[str, Any]) -> None:
     """The rows of a load, and nothing else."""
     with database.write() as connection:
-        connection.exec_driver_sql("truncate " + ", ".join(metadata.tables))
+        empty_database(connection)
         session = {"tenant": "default", "session_id": "s", "system_prompt": "", "tools_hash": "", "workspace": "{}"}
         connection.execute(sa.insert(sessions).values(pk=1, **session, created_at=NOW))
         holder = {"run_id": "h", "session_pk": 1, "tenant": "default", "model": "m", "state_version": STATE_VERSION}
@@ -197,7 +198,9 @@ def test_suspects_have_workers_started_for_them(database: Database) -> None:
         connection.execute(sa.update(runs).values(hinted_at=NOW - 1.0, deaths=1))
     [spec] = [
         each["spec"]
-        for each in documents((K8S / "components" / "keda-postgresql" / "scaling.yaml").read_text(encoding="utf-8"))
+        for each in documents(
+            (K8S / "components" / "keda-postgresql" / "scaling-postgresql.yaml").read_text(encoding="utf-8")
+        )
         if each["metadata"]["name"] == "hermes-worker-model"
     ]
     with database.read() as connection:

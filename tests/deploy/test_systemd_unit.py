@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -40,6 +41,21 @@ def test_it_is_given_the_time_that_a_drain_takes(tmp_path: Path) -> None:
     assert service()["KillMode"] == "mixed", "the stack drains; only what is left after that is killed"
 
 
+def test_the_backup_is_a_command_of_ours_outside_the_home_that_it_may_write() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string((UNIT.parent / "hermes-worker-backup.service").read_text(encoding="utf-8"))
+    part = unit["Service"]
+    shell, option, script = shlex.split(part["ExecStart"].replace("%%", "%"))
+    assert (shell, option) == ("/bin/sh", "-c")
+    execute, program, *words, target = shlex.split(script)
+    command, rest = find_command(words)
+    command.make_context("backup", [*rest, target])
+    assert (execute, program) == ("exec", service()["ExecStart"].split()[0])
+    assert str(Path(target.partition("$")[0]).parent) in part["ReadWritePaths"].split()
+    assert part["Environment"] in service()["Environment"].split()
+
+
 def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
@@ -48,5 +64,11 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     text = UNIT.read_text(encoding="utf-8").replace("/opt/hermes-worker/bin/hermes-worker", "/bin/true")
     unit = tmp_path / "hermes-worker.service"
     unit.write_text(text.replace("User=hermes-worker", "User=root"), encoding="utf-8")
-    done = subprocess.run([program, "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    backup = tmp_path / "hermes-worker-backup.service"
+    text = (UNIT.parent / backup.name).read_text(encoding="utf-8")
+    backup.write_text(text.replace("User=hermes-worker", "User=root"), encoding="utf-8")
+    timer = tmp_path / "hermes-worker-backup.timer"
+    shutil.copy(UNIT.parent / timer.name, timer)
+    checked = [program, "verify", "--man=no", str(unit), str(backup), str(timer)]
+    done = subprocess.run(checked, capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (0, "")
