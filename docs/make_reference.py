@@ -1,8 +1,9 @@
 """Write the pages of ``docs/reference``: ``python docs/make_reference.py``.
 
 Each page is made from the one place that declares what it lists: the fields of the settings, the API's OpenAPI
-document, the tree of commands, the catalogue of metrics, the names of events, and the catalogue of chat platforms. A
-test compares the pages with what this module makes, so a change of a declaration needs one run of it.
+document, the tree of commands, the catalogue of metrics, the names of events, the catalogue of chat platforms, and the
+tables of the database. A test compares the pages with what this module makes, so a change of a declaration needs one
+run of it.
 
 An item has one sentence, the first of its declaration. Settings keep all of theirs: what happens without a value, and
 how a value is written, stands nowhere else.
@@ -19,20 +20,26 @@ from typing import Any, Final
 
 import click
 import redis
+import sqlalchemy as sa
 
 from hermes_worker import installed
 from hermes_worker.api.app import create_app
 from hermes_worker.channels.catalog import Platform, list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
+from hermes_worker.cli import help_page
 from hermes_worker.cli.entry import commands
 from hermes_worker.cli.groups import DeclaredGroup, load_declarations
 from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS
 from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
+from hermes_worker.core.slash_commands import SLASH_COMMANDS, SlashCommand
 from hermes_worker.metrics.catalogue import METRICS
 from hermes_worker.observe import COUNTED, EVENTS
 from hermes_worker.settings import SettingRow, describe_settings, load_settings
 from hermes_worker.settings.retired import RETIRED
 from hermes_worker.store.build import build_database
+from hermes_worker.store.engine.home_texts import PlacedText
+from hermes_worker.store.engine.sealing import SealedText
+from hermes_worker.store.tables import metadata
 from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
 from hermes_worker.wiring import build_client
 
@@ -326,13 +333,23 @@ def type_of(schema: Schema) -> str:
 
 def cli_page() -> str:
     """Every command, with its arguments and options."""
-    root = click.Context(commands, info_name="hermes-worker")
+    root = click.Context(commands, info_name="hermes-worker", **commands.context_settings)
     return page(
         "Command line",
         "Every command and option; `hermes-worker COMMAND --help` says more on each. Nearly all commands also take "
         "`--home DIR`, where state, `config.yaml` and `.env` are, and `--debug`, which shows an error's traceback.",
         *(_command(*each) for each in walk(commands, root)),
+        "## Slash commands",
+        "Commands of `hermes-worker chat`, and of [chats on platforms](../gateway.md). In the terminal a skill is a "
+        "command of its name.",
+        table(("Command", "In the terminal", "On platforms"), map(_slash_cells, SLASH_COMMANDS)),
     )
+
+
+def _slash_cells(row: SlashCommand) -> tuple[str, str, str]:
+    names = [f"{row.name} {row.argument}".rstrip(), *row.aliases]
+    there = row.chat_text.partition("– ")[2]
+    return codes(f"/{name}" for name in names), row.summary or "–", there or "–"
 
 
 def walk(command: click.Command, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
@@ -389,6 +406,28 @@ def metrics_page() -> str:
     )
 
 
+_LOG_FIELDS = (
+    ("timestamp", "string", "When: ISO 8601, UTC, with microseconds."),
+    ("level", "string", "`debug`, `info`, `warning`, `error` or `critical`."),
+    ("role", "string", "What the process is: `worker`, `api`, `beat`, `gateway` ..."),
+    ("event", "string", "What happened: a name of the list below; the message, on a line of another library."),
+    ("pid", "integer", "The number of the process."),
+    ("logger", "string", "The library, on lines of other libraries alone."),
+    ("run_id", "string", "The run, on lines of a step."),
+    ("iteration", "integer", "The iteration of the run, on lines of a step."),
+    ("attempt", "integer", "The attempt at the step, on lines of a step."),
+    ("call", "integer", "The position of the tool call, on lines of a tool call."),
+    (
+        "trace_id",
+        "string",
+        "32 hexadecimal digits: on lines of a step while traces are recorded, and on every `run.finished`.",
+    ),
+    ("span_id", "string", "16 hexadecimal digits: the span of the step, while traces are recorded."),
+    ("exception", "string", "The traceback, on lines of an exception."),
+)
+"""The fields of JSON lines that belong to no single event."""
+
+
 def events_page(document: Schema) -> str:
     """The events of streams, of hooks and of the log."""
     schemas = document["components"]["schemas"]
@@ -411,7 +450,11 @@ def events_page(document: Schema) -> str:
         table(("Event", "Kind"), rows),
         f"Events of Hermes Agent that never happen here: {codes(sorted(ABSENT_EVENTS))}.",
         "## Events of the log",
-        "The field `event` of a line; those that are counted are in `hermes_process_events_total`.",
+        "With `HERMES_LOG_FORMAT=json` each line is one object. These fields are on all lines, or where the table "
+        "says:",
+        table(("Field", "Type", "Meaning"), [(code(name), kind, meaning) for name, kind, meaning in _LOG_FIELDS]),
+        "What else is on a line are facts of its event: strings, numbers, booleans or null. Secrets are hidden in all.",
+        "The field `event` is one of these; those that are counted are in `hermes_process_events_total`.",
         table(
             ("Event", "Meaning", "Counted"),
             [(code(name), first_sentence(each), "yes" if name in COUNTED else "") for name, each in EVENTS.items()],
@@ -484,6 +527,26 @@ def _receiving_cells(row: Platform) -> tuple[str, ...]:
     return code(row.name), "; ".join(ways), "yes" if receiving.gives_files else "no", _variables(others, ()), tried
 
 
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def columns_page() -> str:
+    """Every column that holds text, by table, and whether it is encrypted."""
+    rows = []
+    for each in sorted(metadata.tables.values(), key=lambda each: each.name):
+        texts = [column for column in each.columns if isinstance(column.type, sa.String | SealedText | PlacedText)]
+        sealed = [column.name for column in texts if isinstance(column.type, SealedText)]
+        clear = [column.name for column in texts if column.name not in sealed]
+        if texts:
+            rows.append((code(each.name), codes(sealed), codes(clear)))
+    return page(
+        "Columns of text",
+        "Every column of the database that holds text, and whether it is encrypted where there are keys; "
+        "[Encryption at rest](../encryption.md#columns) says what stays in clear, and why.",
+        table(("Table", "Encrypted", "Clear"), rows),
+    )
+
+
 # --- all pages -------------------------------------------------------------------------------------------------------
 
 
@@ -506,11 +569,22 @@ def _makers(document: Schema) -> Mapping[str, Callable[[], str]]:
         "metrics.md": metrics_page,
         "events.md": lambda: events_page(document),
         "platforms.md": platforms_page,
+        "columns.md": columns_page,
     }
+
+
+def write_help_page() -> None:
+    """Write the help of the whole command line anew (``cli.help_page``)."""
+    options = {**commands.context_settings, "terminal_width": help_page.WIDTH - 2}
+    context = click.Context(commands, info_name="hermes-worker", **options)
+    path = Path(help_page.__file__)
+    before, mark, _ = path.read_text(encoding="utf-8").partition('PAGE = """\\\n')
+    path.write_text(f'{before}{mark}{commands.get_help(context)}\n"""\n', encoding="utf-8")
 
 
 if __name__ == "__main__":
     try:
+        write_help_page()
         for name, text in pages().items():
             (FOLDER / name).write_text(text, encoding="utf-8")
     except LookupError as error:

@@ -1,0 +1,5 @@
+"""Addresses for the titles of articles."""
+
+
+def slug(title: str) -> str:
+    return title.lower().replace(" ", "-")
