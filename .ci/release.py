@@ -26,16 +26,22 @@ ROOT = Path(__file__).resolve().parent.parent
 NAME = "hermes-worker"
 PACKAGES = ("hermes_worker", "scheduler")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+APART = frozenset({"typescript", "refunds", "hermes-acme"})
+"""Folders that are packages of their own, of npm (``.ci/typescript_client.py``) or of Python, and no part of these
+archives."""
 VERSION = re.compile(r'^__version__ = "(\d+\.\d+\.\d+)"$', re.MULTILINE)
 RELEASE = re.compile(r"^## \[(?P<version>[^]]+)\] - (?P<date>.+)$", re.MULTILINE)
 COPIES = {
     "compose/Dockerfile": r"^ARG VERSION=(.+)$",
-    "compose/compose.yaml": r"image: \$\{IMAGE:-hermes-worker:([^}]+)\}",
-    "compose/.env.example": r"^# IMAGE=hermes-worker:(.+)$",
+    "compose/compose.yaml": r"image: \$\{\w+:-hermes-worker:([0-9.]+)",
+    "compose/.env.example": r"^# \w*IMAGE=hermes-worker:([0-9.]+)",
+    "examples/fleet/compose.yaml": r"image: \$\{\w+:-hermes-worker:([0-9.]+)",
     "docs/kubernetes.md": r"hermes-worker:(\d+\.\d+\.\d+)",
     "k8s/base/kustomization.yaml": r"newTag: (.+)$",
     "k8s/components/flower/kustomization.yaml": r"newTag: (.+)$",
+    "k8s/components/browser/kustomization.yaml": r"newTag: (.+)$",
     "k8s/components/gateway/kustomization.yaml": r"newTag: (.+)$",
+    "k8s/components/mcp-host/kustomization.yaml": r"newTag: (.+)$",
     "k8s/overlays/production/kustomization.yaml": r"newTag: (.+)$",
     "k8s/helm/hermes-worker/Chart.yaml": r"^(?:version|appVersion): (.+)$",
     "k8s/helm/hermes-worker/values-production.yaml": r"tag: (.+)$",
@@ -120,8 +126,8 @@ def _built(place: Path, epoch: int) -> list[Path]:
     made.mkdir()
     for name in SOURCES:
         shutil.copyfile(ROOT / name, source / name)
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    for folder in (*PACKAGES, "examples"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "*.pyc", *APART))
     for path in source.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     for what in ("build_sdist", "build_wheel"):
@@ -168,7 +174,11 @@ def _require_contents(archive: Path) -> None:
 
 def _wanted() -> set[str]:
     paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*"))
-    return {str(path.relative_to(ROOT)) for path in paths if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        str(path.relative_to(ROOT))
+        for path in paths
+        if path.is_file() and not (APART | {"__pycache__"}) & {*path.parts}
+    }
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 NAME = "hermes-worker"
-EXTRAS = ("apprise", "bedrock", "flower", "gemini", "otel")
-"""What users may install beside; the SBOM names what they bring."""
+EXTRAS = ("apprise", "bedrock", "documents", "flower", "gateway", "gemini", "kubernetes", "otel", "ssh")
+"""What users may install beside, and the image has; the SBOM names what they bring."""
 
 
 def sbom(version: str, archives: list[Path], epoch: int) -> str:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import redis
 from support.postgres import PostgresFarm, postgres_farm
 from support.programs import add_missing_programs
-from support.quick import holds_quick_tests, is_quick, refuse_processes_and_servers
+from support.quick import TESTS, holds_quick_tests, is_quick, refuse_processes_and_servers
 from support.statements import share_compiled_statements
 from support.valkey import administrator, emptied, valkey_server
 
@@ -80,6 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_quick(item):
             item.add_marker("quick")
     items.sort(key=_patience_s, reverse=True)
+    items[:] = _deal_long_tests_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
     if runs_quick_tests_only(config):
         refuse_processes_and_servers()
 
@@ -89,6 +91,28 @@ def _patience_s(item: pytest.Item) -> float:
     the end."""
     limit = item.get_closest_marker("timeout")
     return 0.0 if limit is None else max(0.0, float(limit.args[0]) - _PATIENCE_S)
+
+
+_LONG = ("e2e", "faults", "simulation")
+"""Folders of tests that take seconds each."""
+
+
+def _deal_long_tests_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """xdist gives each worker a stretch of the list, and lets who is done take from the end of another's. So each
+    stretch begins with its share of the files of long tests, and what is left for the end is short."""
+    folders = {TESTS / name for name in _LONG}
+    long = [item for item in items if _patience_s(item) or not folders.isdisjoint(item.path.parents)]
+    is_long = set(map(id, long))
+    short = iter([item for item in items if id(item) not in is_long])
+    dealt: list[pytest.Item] = []
+    for workers_left in range(workers, 0, -1):
+        size = (len(items) - len(dealt)) // workers_left
+        files = [list(group) for _, group in groupby(long, key=lambda item: item.path)]
+        share = [item for file in files[::workers_left] for item in file][:size]
+        dealt += [*share, *islice(short, size - len(share))]
+        is_dealt = set(map(id, share))
+        long = [item for item in long if id(item) not in is_dealt]
+    return dealt
 
 
 @pytest.hookimpl(wrapper=True)
@@ -169,9 +193,25 @@ def own_postgres(shared_postgres_farm: PostgresFarm) -> Iterator[EmbeddedPostgre
 
 @pytest.fixture
 def postgres_url(shared_postgres_farm: PostgresFarm) -> Iterator[str]:
-    """SQLAlchemy URL of a fresh, empty PostgreSQL database."""
+    """SQLAlchemy URL of a PostgreSQL database at the newest schema, without rows."""
+    with shared_postgres_farm.migrated_database() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url(shared_postgres_farm: PostgresFarm) -> Iterator[str]:
+    """SQLAlchemy URL of a fresh PostgreSQL database without tables."""
     with shared_postgres_farm.database() as url:
         yield url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_providers() -> Iterator[None]:
+    """The clients of a module's providers, and their idle connections, go with it. A process keeps 256 of them, which
+    is more than the 1,024 open files of a common limit allow beside what tests open."""
+    yield
+    if (factory := sys.modules.get("hermes_worker.models.factory")) is not None:
+        factory._build_shared.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +223,16 @@ def nobody_acts() -> Iterator[None]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """SQLAlchemy URL of a fresh, empty database: the test runs once on each kind."""
+    """SQLAlchemy URL of a database without rows: the test runs once on each kind. On PostgreSQL it has the newest
+    schema, on SQLite ``bring_up`` or the product gives it one."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))
+    return f"sqlite:///{tmp_path / 'test.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLAlchemy URL of a fresh database without tables: the test runs once on each kind."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("empty_postgres_url"))
     return f"sqlite:///{tmp_path / 'test.db'}"

@@ -12,7 +12,8 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -40,12 +41,50 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield node.module
 
 
-def imported_modules(tree: ast.Module) -> Iterator[str]:
-    """With those that are taken out of their package (``from package import module``)."""
-    yield from imported(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+_LINES_MAX = 60
+_MODULE_NAME = re.compile(r"(?:hermes_worker|scheduler)(?:\.\w+)+")
+
+
+@dataclass(slots=True)
+class Source:
+    """What the tests below ask about a file. To parse and walk all of them takes seconds, so it is done once."""
+
+    path: Path
+    imported: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    """What is taken out of a package (``from package import module``), with its package."""
+    long_functions: list[str] = field(default_factory=list)
+    modules_named: list[str] = field(default_factory=list)
+    """In texts."""
+    makes_module_names: bool = False
+
+    @property
+    def module(self) -> str:
+        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
+
+
+@cache
+def read_sources(*folders: str) -> list[Source]:
+    return [read_source(path, text) for path, text in sources(*folders)]
+
+
+def read_source(path: Path, text: str) -> Source:
+    found = Source(path)
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Import(names=names):
+                found.imported |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                found.imported.add(module)
+                found.taken |= {f"{module}.{alias.name}" for alias in names}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if (node.end_lineno or 0) - node.lineno >= _LINES_MAX:
+                    found.long_functions.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+            case ast.Constant(value=str(name)) if _MODULE_NAME.fullmatch(name):
+                found.modules_named.append(name)
+            case ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]) if name.startswith("hermes_worker."):
+                found.makes_module_names = True
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,6 +98,7 @@ class Room:
 
 _ROOMS = tomllib.loads((ROOT / "tests" / "rooms.toml").read_text(encoding="utf-8"))
 _EXCEPTIONS: dict[str, list[str]] = _ROOMS["exceptions"]
+_ROOTS: list[str] = _ROOMS["composition"]["roots"]
 
 
 def rooms() -> list[Room]:
@@ -140,17 +180,17 @@ def test_every_import_is_one_that_the_map_allows(tmp_path: Path) -> None:
 
 
 def test_the_kernel_names_no_feature_and_no_feature_names_another() -> None:
-    """But for what rooms.toml lists, which may only become less. ``wiring`` composes, so it may name both; the rules
+    """But for what rooms.toml lists, which may only become less. The composition roots name both; the rules
     and the schema of a feature are pure, and public to other features."""
     ours = modules()
     kernel, features = set(), set()
-    for path, text in sources("hermes_worker", "scheduler"):
-        source = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        imported_here = {*imported_modules(ast.parse(text))} & ours
+    for file in read_sources("hermes_worker", "scheduler"):
+        source = file.module.removesuffix(".__init__")
+        imported_here = (file.imported | file.taken) & ours
         for found in imported_here:
             # "from package import module" names both.
             is_whole = not any(other.startswith(f"{found}.") for other in imported_here)
-            if feature_of(found) in (None, feature_of(source)) or source == "hermes_worker.wiring" or not is_whole:
+            if feature_of(found) in (None, feature_of(source)) or source in _ROOTS or not is_whole:
                 continue
             if feature_of(source) is None:
                 kernel.add(f"{source} -> {found}")
@@ -181,28 +221,6 @@ def test_class_names_are_unique() -> None:
                 seen[name] = place
 
 
-_METAPHORS = "aside|entitle|desk|courier|turnstile|pay_note|unpaid_notes|held_up|let_go"
-_ELSEWHERE = "turn_?(?:claim|lost|released|store)|(?:claim|release|lose)_turn|ask_?model"
-"""A turn is a run; what these meant is an iteration."""
-
-
-def names_in(tree: ast.Module) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
-                found.add(name)
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                found.add(name)
-    return found
-
-
-def test_names_are_words_of_the_field() -> None:
-    refused = re.compile(rf"_?(?:{_METAPHORS}|{_ELSEWHERE})s?", re.IGNORECASE)
-    for path, text in sources("hermes_worker", "scheduler"):
-        assert [name for name in sorted(names_in(ast.parse(text))) if refused.fullmatch(name)] == [], path
-
-
 def test_a_turn_is_a_run_and_nothing_that_a_run_waits_for() -> None:
     """What it waits for is to be the active run of its session."""
     other = re.compile(r"session's turn|\bwait\w*( for)? (its|their|his|your|our) turn|\b(has|take[sn]?|took) the turn")
@@ -224,11 +242,8 @@ def test_core_imports_only_the_standard_library_and_itself() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Not even for types, and not inside of functions: such a pair is one module in two files."""
-    trees = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(text)
-        for path, text in sources("hermes_worker", "scheduler")
-    }
-    imports = {name: {*imported_modules(tree)} & trees.keys() - {name} for name, tree in trees.items()}
+    files = {file.module: file for file in read_sources("hermes_worker", "scheduler")}
+    imports = {name: (file.imported | file.taken) & files.keys() - {name} for name, file in files.items()}
     assert sum(map(len, imports.values())) > 3_000, "the modules were found"
     TopologicalSorter(imports).prepare()  # raises CycleError, which names the circle
 
@@ -239,11 +254,15 @@ NEEDED_WITH_EXTRAS = {
     "hermes_worker/browser/relay.py": "browser",
     "hermes_worker/channels/apprise_services.py": "apprise",
     "hermes_worker/cli/flower_server.py": "flower",
+    "hermes_worker/features/object_storage/bucket_files.py": "s3",
+    "hermes_worker/metrics/pushing.py": "otel",
     "hermes_worker/models/wires/bedrock_converse.py": "bedrock",
     "hermes_worker/models/wires/event_stream.py": "bedrock",
     "hermes_worker/net/frames.py": "gateway",
     "hermes_worker/tracing/exporting.py": "otel",
+    "hermes_worker/tracing/log_exporting.py": "otel",
     "hermes_worker/workspaces/remote/kubernetes.py": "kubernetes",
+    "hermes_worker/testing/plugin.py": "test",
     "hermes_worker/workspaces/remote/ssh.py": "ssh",
 }
 """Modules that are imported with an extra only, and which one declares what they need."""
@@ -255,11 +274,13 @@ def test_every_import_of_others_is_declared() -> None:
     base, extras = project["dependencies"], project["optional-dependencies"]
     installed = packages_distributions()
     undeclared = []
-    for path, text in sources("hermes_worker", "scheduler"):
-        name = path.relative_to(ROOT).as_posix()
+    for file in read_sources("hermes_worker", "scheduler"):
+        name = file.path.relative_to(ROOT).as_posix()
         declared = distributions([*base, *extras.get(NEEDED_WITH_EXTRAS.get(name), ())])
-        siblings = {each.stem for each in path.parent.glob("*.py")}  # the sandbox's helper runs from its own folder
-        for module in {each.partition(".")[0] for each in imported(ast.parse(text))} - siblings:
+        siblings = {
+            each.stem for each in file.path.parent.glob("*.py")
+        }  # the sandbox's helper runs from its own folder
+        for module in {each.partition(".")[0] for each in file.imported} - siblings:
             is_own = module in sys.stdlib_module_names or module in ("hermes_worker", "scheduler")
             if not is_own and not distributions(installed.get(module, [module])) & declared:
                 undeclared.append(f"{name} imports {module}")
@@ -291,12 +312,15 @@ THEMSELVES = {
     "doctor_repairs": "of doctor",
     "doctor_workspaces": "of doctor",
     "features/mcp_servers/checks": "of doctor",
+    "features/object_storage/checks": "of doctor",
     "features/provider_keys/checks": "of doctor",
     "features/webhooks/checks": "of doctor",
     "features/encryption/verbs": "it seals the texts of the database itself again",
+    "features/forks/rehearsal_verbs": "it copies the database itself, and works on the copy",
     "features/mcp_servers/verbs": "it starts the server of a file of this machine, to ask what it offers",
     "follow": "of run",
     "gateway": "it starts a role",
+    "copies": "status and up say of a home that it is a copy, whatever runs there",
     "init": "it tries a provider and a target before anything runs",
     "mcp_logins": "it keeps what a browser of this machine brought",
     "models": "it says which model this machine's settings name",
@@ -429,25 +453,14 @@ def test_a_worker_takes_every_message_that_is_sent() -> None:
     assert set(transport._ARGUMENTS) == set(transport._QUEUES) == set(TaskName)
 
 
-_LINES_MAX = 60
-
-
 def test_no_function_is_longer_than_a_screen() -> None:
     """Migrations aside, which are generated."""
-    longer = {
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
-        for path, text in sources("hermes_worker", "scheduler")
-        if "migrations" not in path.parts
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= _LINES_MAX
-    }
-    assert longer == set()
+    ours = [file for file in read_sources("hermes_worker", "scheduler") if "migrations" not in file.path.parts]
+    assert [longer for file in ours for longer in file.long_functions] == []
 
 
 _MADE_ELSEWHERE = {"entry.py", "warm_commands.py"}
 """Files that make names of modules out of rows (commands, wires) which tests load one by one."""
-_MODULE_NAME = re.compile(r"(?:hermes_worker|scheduler)(?:\.\w+)+")
 
 
 def source_of(module: str) -> str | None:
@@ -465,13 +478,9 @@ def is_there(name: str) -> bool:
 def test_modules_that_are_named_in_texts_are_there() -> None:
     """A name in a text is seen by no type checker, and by nobody who moves a module. So it is written out whole."""
     missing, made = [], []
-    for path, text in sources("hermes_worker", "scheduler", "tests/support"):
-        for node in ast.walk(ast.parse(text)):
-            match node:
-                case ast.Constant(value=str(name)) if _MODULE_NAME.fullmatch(name) and not is_there(name):
-                    missing.append((path.name, name))
-                case ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]) if name.startswith("hermes_worker."):
-                    made.append(path.name)
+    for file in [*read_sources("hermes_worker", "scheduler"), *read_sources("tests/support")]:
+        missing += [(file.path.name, name) for name in file.modules_named if not is_there(name)]
+        made += [file.path.name] if file.makes_module_names else []
     assert missing == [("plugins.py", "hermes_worker.extensions")], "that is a group of entry points"
     assert set(made) <= _MADE_ELSEWHERE, "write the whole name"
 

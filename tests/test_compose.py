@@ -30,6 +30,7 @@ from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.settings import describe_settings, load_settings
 from hermes_worker.settings.composed import SECRET_VARIABLES, VARIABLES
 from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, find_owners
+from hermes_worker.settings.secret_files import DIRECTORIES
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "compose"
@@ -39,7 +40,10 @@ SCHEMA = Path(__file__).parent / "cases" / "compose_spec.json"
 github.com/compose-spec/compose-go, Apache 2.0: compose_spec.LICENSE)."""
 
 JOBS = ("secrets", "migrate")
-OURS = ("secrets", "migrate", "api", "worker-model", "worker-tools", "beat", "gateway", "flower", "scripted-model")
+OURS = (
+    *("secrets", "migrate", "api", "worker-model", "worker-tools", "beat", "gateway", "mcp-host", "browser"),
+    *("flower", "scripted-model"),
+)
 ROLES: dict[str, tuple[ProcessRole, ...]] = {
     "migrate": (ProcessRole.SYSTEM,),
     "api": (ProcessRole.API,),
@@ -47,11 +51,14 @@ ROLES: dict[str, tuple[ProcessRole, ...]] = {
     "worker-tools": (ProcessRole.TOOLS,),
     "beat": (ProcessRole.BEAT,),
     "gateway": (ProcessRole.GATEWAY,),
+    "mcp-host": (ProcessRole.MCP,),
+    "browser": (ProcessRole.BROWSER,),
 }
 DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 ALL = pytest.mark.parametrize("name", sorted(SERVICES))
 PASSWORDS = {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD"}
+CHOOSING = {"TOOLS_SECRETS", "MCP_SECRETS"}
 """What only compose knows; everything else that it hands on is a setting or a variable of a channel."""
 HAND_BACK_S = 15
 """What a worker has, after its drain, to hand back the rest and to end."""
@@ -96,7 +103,7 @@ def test_there_are_the_services_of_a_deployment() -> None:
     profiles = {name: tuple(service.get("profiles", ())) for name, service in SERVICES.items()}
     assert {name for name, found in profiles.items() if not found} == wanted | {"secrets"}
     assert {name for name, found in profiles.items() if found == ("observe",)} == {"prometheus", "grafana"}
-    assert profiles["gateway"] == ("gateway",)
+    assert [profiles[name] for name in ("gateway", "mcp-host", "browser")] == [("gateway",), ("mcp",), ("browser",)]
 
 
 # --- what every service may do ---------------------------------------------------------------------------------------
@@ -110,7 +117,9 @@ def test_a_service_is_confined(name: str) -> None:
     assert name not in OURS or user == "10001"
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"] and not service.get("cap_add") and not service.get("privileged")
-    assert service["security_opt"] == ["no-new-privileges:true"]
+    # A browser is confined by what the usual filter keeps from containers, and by more than that filter.
+    more = ["seccomp:unconfined", "systempaths=unconfined"] if name == "browser" else []
+    assert service["security_opt"] == ["no-new-privileges:true", *more]
     limits = service["deploy"]["resources"]["limits"]
     assert set(limits) == {"cpus", "memory", "pids"}
     assert service["restart"] == ("no" if name in JOBS else "unless-stopped")
@@ -230,7 +239,7 @@ def test_every_variable_of_a_service_is_one_that_the_product_knows(name: str) ->
     given = {variable.removesuffix("_FILE") for variable in SERVICES[name]["environment"]}
     channels = channel_variables() | {f"{variable}_THREAD_ID" for variable in channel_variables()}
     others = {variable for variable in given - settings_variables() - channels if not owners_of(variable)}
-    assert others - PASSWORDS - {"EMAIL_SMTP_TLS"} == set()
+    assert others - PASSWORDS - CHOOSING - {"EMAIL_SMTP_TLS", DIRECTORIES} == set()
 
 
 @pytest.mark.parametrize("name", sorted(ROLES))
@@ -241,7 +250,8 @@ def test_a_service_gets_each_secret_of_its_roles_by_file_and_no_other(name: str)
     assert not {variable for variable in environment if variable not in files and is_secret_variable(variable)}
     held = {variable.removesuffix("_FILE") for variable in files}
     needed = {row.variables[0] for row in SECRET_SETTINGS if not row.roles.isdisjoint(ROLES[name])}
-    assert needed <= held
+    unneeded = {"HERMES_OBJECT_STORAGE_SECRET_KEY"} if name == "migrate" else set()  # it opens no files
+    assert needed - unneeded <= held
     assert {variable for variable in held if owners_of(variable).isdisjoint(ROLES[name])} == set()
 
 
@@ -303,6 +313,37 @@ def test_the_api_gets_the_token_of_sms_only_where_sms_come_to_it() -> None:
     assert written_files({**sends, "SMS_WEBHOOK_URL": "https://a"})["api/TWILIO_AUTH_TOKEN"] == "t"
 
 
+EXTENSION = {**NEEDED, "TOOLS_SECRETS": "MEM0_API_KEY, HERMES_MCP_TICKETS_TOKEN", "MEM0_API_KEY": "m"}
+
+
+def test_a_tools_worker_gets_the_secrets_that_dotenv_names_for_it_and_no_other_does(tmp_path: Path) -> None:
+    given = {**EXTENSION, "HERMES_MCP_TICKETS_TOKEN": "t", "MCP_SECRETS": "HERMES_MCP_GITHUB_TOKEN"}
+    given |= {"HERMES_MCP_GITHUB_TOKEN": "g", "NOT_NAMED_TOKEN": "n"}
+    files = written_files(given)
+    named = ("MEM0_API_KEY", "HERMES_MCP_TICKETS_TOKEN", "HERMES_MCP_GITHUB_TOKEN", "NOT_NAMED_TOKEN")
+    assert sorted(file for file in files if file.endswith(named)) == [
+        *("mcp/HERMES_MCP_GITHUB_TOKEN", "tools/HERMES_MCP_TICKETS_TOKEN", "tools/MEM0_API_KEY"),
+    ]
+    for volume in {file.partition("/")[0] for file in files}:
+        (tmp_path / volume).mkdir()
+    writer()["write"](files, tmp_path)
+    settings = load_settings({DIRECTORIES: str(tmp_path / "tools")}, home=tmp_path / "home")
+    assert (settings.environ["MEM0_API_KEY"], settings.environ["HERMES_MCP_TICKETS_TOKEN"]) == ("m", "t")
+    assert settings.database.url is not None and "HERMES_API_KEY" not in settings.environ
+
+    writer()["write"](written_files(NEEDED), tmp_path)
+    assert not (tmp_path / "tools/MEM0_API_KEY").exists(), "what is named no more goes"
+
+
+def test_what_cannot_be_given_to_a_tools_worker_is_one_sentence() -> None:
+    with pytest.raises(
+        ValueError, match=r"^TOOLS_SECRETS names HERMES_MCP_TICKETS_TOKEN, which is not set in \.env\.$"
+    ):
+        written_files(EXTENSION)
+    with pytest.raises(ValueError, match=r"^TOOLS_SECRETS names HERMES_API_KEY, which is a secret of another role\.$"):
+        written_files({**NEEDED, "TOOLS_SECRETS": "HERMES_API_KEY", "HERMES_API_KEY": "k"})
+
+
 @pytest.mark.parametrize("name", sorted(writer()["REQUIRED"]))
 def test_a_password_that_is_missing_is_one_sentence(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be set in \.env; .*\.$"):
@@ -352,7 +393,7 @@ def test_the_image_is_built_with_extras_that_there_are_and_as_compose_says() -> 
     there_are = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert set(usual["EXTRAS"].split(",")) <= set(there_are)
     for name, value in SERVICES["api"]["build"]["args"].items():
-        assert value.partition(":-")[2].removesuffix("}") == usual[name]
+        assert value.partition(":-")[2].removesuffix("}") == usual.get(name, "")
 
 
 def test_what_is_copied_into_the_image_is_let_through() -> None:

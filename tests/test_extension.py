@@ -226,4 +226,4 @@ def test_every_extra_with_a_module_of_its_own_is_known_by_it() -> None:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = {name for name, needs in document["project"]["optional-dependencies"].items() if needs}
     # websockets come with two of them; of the rest each has modules that nothing else brings.
-    assert set(EXTRA_OF_MODULE.values()) == extras - {"test", "deploy-test", "sdk-test", "docs", "kubernetes"}
+    assert set(EXTRA_OF_MODULE.values()) == extras - {"test", "deploy-test", "sdk-test", "docs", "kubernetes", "s3"}

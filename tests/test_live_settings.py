@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.migrated import bring_up
@@ -18,8 +18,8 @@ from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.core.run_writers import MemoryWriter
-from hermes_worker.features.memory.rules import MemoryTarget
-from hermes_worker.features.skills.change_rules import SkillWrites
+from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget
+from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.settings.overriding import bound_overrides, check_overrides, override_settings, parse_fleet_values
@@ -27,8 +27,9 @@ from hermes_worker.store.configurations import ConfigurationVersion
 from hermes_worker.store.engine.database import Database
 from hermes_worker.tasks.build import build_summary_compactor, make_override_builder
 from hermes_worker.tasks.calls.call_tool import _origin
+from hermes_worker.tasks.context import RunRules
 from hermes_worker.tasks.iteration.requests import ModelOptions
-from hermes_worker.wiring import build_parts_of_features
+from hermes_worker.wiring import build_rules_of_features
 from hermes_worker.workspaces.build import build_sandbox
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox.network import RunOrigin
@@ -223,26 +224,23 @@ def test_callers_hear_what_is_too_much(process: Process) -> None:
 class _Served:
     """The parts that a run with settings of its own is served with."""
 
-    delegation: object = None
-    approvals: object = None
-    guardrails: object = None
-    model: ModelOptions | None = None
-    policies: ToolPolicies | None = None
+    rules: RunRules = field(default_factory=RunRules)
     workspace: object = None
-    reviewing: object = None
 
 
 def serving(settings: Settings, compactor: object, database: Database | None = None) -> Any:
     """What a worker with these settings serves runs with that have settings of their own."""
-    shared: Any = SimpleNamespace(settings=settings, sandbox=build_sandbox(settings), database=database)
-    return make_override_builder(shared, compactor, partial(build_parts_of_features, database))  # type: ignore[arg-type]
+    shared: Any = SimpleNamespace(
+        settings=settings, sandbox=build_sandbox(settings), database=database, open_keeper=None
+    )
+    return make_override_builder(shared, compactor, partial(build_rules_of_features, database))  # type: ignore[arg-type]
 
 
 def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Path) -> None:
     settings = load_settings({}, home=tmp_path)
     serve = serving(settings, build_summary_compactor(settings))
     said = {"compression.protect_first_n": "1", "compression.protect_last_n": "40", "compression.target_ratio": "0.4"}
-    model = serve(_Served(), json.dumps(said)).model
+    model = serve(_Served(), json.dumps(said)).rules.model
     assert model.compactor.protected == ProtectedRows(head_rows=1, tail_rows=40, tail_part=0.4)
     other = object()
     assert _with_own_compactor(tmp_path, other).compactor is other, "one of an extension stays"
@@ -250,7 +248,7 @@ def test_what_is_said_of_compaction_reaches_the_compactor_of_a_run(tmp_path: Pat
 
 def _with_own_compactor(home: Path, compactor: object) -> ModelOptions:
     settings = load_settings({"HERMES_COMPACTOR": "short"}, home=home)
-    model: ModelOptions = serving(settings, compactor)(_Served(), "{}").model
+    model: ModelOptions = serving(settings, compactor)(_Served(), "{}").rules.model
     return model
 
 
@@ -268,14 +266,14 @@ def test_what_is_said_of_memory_skills_and_commands_reaches_the_tools_of_a_run(t
         "terminal.network": "proxy",
     }
     served = serve(_Served(workspace="usual"), json.dumps(said))
-    memory, skills = served.policies.memory, served.policies.skills
+    memory, skills = served.rules.policies.find(MemoryPolicy), served.rules.policies.find(SkillPolicy)
     assert (memory.profile, memory.targets, memory.is_staged) == ("work", {MemoryTarget.MEMORY}, True)
     assert (skills.writes, skills.writers) == (SkillWrites.OFF, {MemoryWriter.CHILD})
-    assert (served.policies.command_s, served.policies.network) == (8, "proxy")
-    assert served.reviewing.policy.turns == 3 and served.reviewing.memory.profile == "work"
+    assert (served.rules.policies.command_s, served.rules.policies.network) == (8, "proxy")
+    assert served.rules.reviewing.policy.turns == 3 and served.rules.reviewing.memory.profile == "work"
     assert served.workspace == "usual"
-    other = serve(_Served(reviewing="usual"), json.dumps({"agent.max_turns": "5"}))
-    assert other.policies.network is None and other.reviewing == "usual"
+    other = serve(_Served(rules=RunRules(reviewing=cast(Any, "usual"))), json.dumps({"agent.max_turns": "5"}))
+    assert other.rules.policies.network is None and other.rules.reviewing == "usual"
 
 
 def test_limits_of_commands_that_are_said_for_a_run_are_those_of_its_workspace(tmp_path: Path) -> None:
@@ -313,6 +311,6 @@ def test_what_processes_use_themselves_is_live_for_tenants_and_not_for_the_fleet
 def test_the_narrower_network_of_a_job_and_its_settings_counts(
     of_job: str | None, said: str | None, asked: str | None
 ) -> None:
-    parts: Any = SimpleNamespace(policies=ToolPolicies(network=said))
+    parts: Any = SimpleNamespace(rules=RunRules(policies=ToolPolicies(network=said)))
     claim: Any = SimpleNamespace(loaded=SimpleNamespace(origin="cron", network=of_job))
     assert _origin(parts, claim, "acme") == RunOrigin(source="cron", asked=asked, tenant="acme")

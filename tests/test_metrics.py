@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from support.prometheus import rules
 from support.recount import recounted
 from support.store import Store, opened
 
@@ -121,6 +124,36 @@ def test_every_metric_of_the_table_is_served_and_no_other(store: Store, settings
         assert (family.type, family.documentation) == (metric.kind.value, metric.meaning)
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(metric.labels)
+
+
+_SELECTOR = re.compile(r"(hermes_\w+_total)(?:\{([^}]*)\})?")
+
+
+def selectors_of_alerts() -> list[tuple[str, dict[str, str]]]:
+    """The counters that alerts read, each with a pattern for every label that they choose by."""
+    expressions = " ".join(rule["expr"] for rule in rules().values())
+    return [(name, dict(re.findall(r'(\w+)=~?"([^"]*)"', labels))) for name, labels in _SELECTOR.findall(expressions)]
+
+
+def test_a_counter_that_counted_nothing_is_served_where_an_alert_reads_it_and_nowhere_else(
+    store: Store, settings: Settings
+) -> None:
+    fresh = served(build_registry(settings, "worker", {}, store.database))
+    zeros = [
+        sample
+        for name, family in fresh.items()
+        if name in BY_NAME and BY_NAME[name].kind is MetricKind.COUNTER
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    ]
+
+    def is_read(sample: Sample, name: str, wanted: dict[str, str]) -> bool:
+        chosen = all(re.fullmatch(pattern, sample.labels.get(label, "")) for label, pattern in wanted.items())
+        return sample.name == name and chosen
+
+    selectors = selectors_of_alerts()
+    assert [each for each in selectors if not any(is_read(sample, *each) for sample in zeros)] == []
+    assert [sample for sample in zeros if not any(is_read(sample, *each) for each in selectors)] == []
 
 
 def test_names_say_their_unit_and_kind() -> None:
@@ -249,7 +282,10 @@ def _used(function: str) -> set[str]:
     found = set()
     for folder in ("hermes_worker", "scheduler"):
         for path in (ROOT / folder).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if f"{function}(" not in text or "hermes_worker.observe" not in text:
+                continue
+            tree = ast.parse(text)
             imported = {
                 alias.name
                 for node in ast.walk(tree)

@@ -20,6 +20,7 @@ from support.store import Store, asks, opened, settlement
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.metrics.catalogue import METRICS, MetricKind
+from hermes_worker.observe import EVENTS
 from hermes_worker.store.engine.database import Database
 
 ROOT = OBSERVE.parents[1]
@@ -50,6 +51,14 @@ def test_queries_and_rules_name_metrics_that_there_are() -> None:
     assert len(texts) > 60
     named = {name for text in texts for name in re.findall(r"\bhermes_[a-z_]+", text)}
     assert named - SERVED == set()
+
+
+def test_queries_and_rules_name_events_that_are_counted() -> None:
+    texts = [target["expr"] for path in DASHBOARDS for target in queries(path) if "expr" in target]
+    texts += [rule["expr"] for rule in rules().values()]
+    patterns = {pattern for text in texts for pattern in re.findall(r'\bevent=~?"([^"]+)"', text)}
+    assert len(patterns) > 5
+    assert {pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in EVENTS)} == set()
 
 
 def test_every_alert_has_a_page_a_severity_and_a_case() -> None:

@@ -135,6 +135,22 @@ TABLE = (
         takes="self, errback, max_retries, interval_start, interval_step, interval_max, callback, "
         "reraise_as_library_errors, timeout",
     ),
+    *(
+        PrivateName(
+            where=where,
+            name=name,
+            files=("hermes_worker/tracing/log_exporting.py",),
+            used_for="to send log lines by OTLP; OpenTelemetry has its logs under private names until they are stable",
+            instead="Take it from opentelemetry.logs and opentelemetry.sdk.logs, or from where it is now.",
+        )
+        for where, name in (
+            ("opentelemetry._logs", "LogRecord"),
+            ("opentelemetry._logs", "SeverityNumber"),
+            ("opentelemetry.sdk._logs", "LoggerProvider"),
+            ("opentelemetry.sdk._logs.export", "BatchLogRecordProcessor"),
+            ("opentelemetry.exporter.otlp.proto.http._log_exporter", "OTLPLogExporter"),
+        )
+    ),
     PrivateName(
         where="re._constants",
         name="",

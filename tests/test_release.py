@@ -52,7 +52,7 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 
 def test_a_forgotten_place_is_named(tmp_path: Path) -> None:
-    for name in ("compose", "k8s", "docs", ".ci", "CHANGELOG.md"):
+    for name in ("compose", "k8s", "docs", "examples", ".ci", "CHANGELOG.md"):
         (tmp_path / name).symlink_to(ROOT / name) if name != ".ci" else (tmp_path / name).mkdir()
     (tmp_path / ".ci/release.py").write_text((ROOT / ".ci/release.py").read_text(encoding="utf-8"))
     (tmp_path / "hermes_worker").mkdir()
@@ -63,6 +63,7 @@ def test_a_forgotten_place_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("not 9.9.9") >= 10
 
 
+@pytest.mark.nightly
 def test_the_archives_hold_the_packages_and_no_tests(built: Path) -> None:
     wheel = zipfile.ZipFile(built / f"hermes_worker-{__version__}-py3-none-any.whl")
     names = wheel.namelist()
@@ -76,6 +77,7 @@ def test_the_archives_hold_the_packages_and_no_tests(built: Path) -> None:
     assert not [member.name for member in members if "/tests/" in member.name]
 
 
+@pytest.mark.nightly
 def test_the_bill_of_materials_names_what_is_needed(built: Path) -> None:
     """CycloneDX's own validator looked at it when it was made."""
     document = json.loads((built / f"hermes-worker-{__version__}.cdx.json").read_text(encoding="utf-8"))

@@ -11,19 +11,29 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULES_MAX = {
-    "hermes_worker.api.server": 355,
-    "hermes_worker.worker.main": 480,
-    "scheduler.beat": 335,
-    "hermes_worker.gateway.listening": 350,
+    "hermes_worker.api.server": 370,
+    "hermes_worker.worker.main": 495,
+    "scheduler.beat": 350,
+    "hermes_worker.gateway.listening": 365,
     "hermes_worker.cli.entry": 90,
-    "hermes_worker.client": 18,
+    "hermes_worker.cli.runs": 140,
+    "hermes_worker.cli.cron": 150,
+    "hermes_worker.features.approvals.verbs": 130,
+    "hermes_worker.client": 20,
+    "hermes_worker.cli.stack_process": 102,
+    "hermes_worker.cli.help_page": 3,
 }
 """The most modules of the product that a role loads, with some room. Raise a figure only for what every process of the
 role needs; lower it when imports have gone."""
 
 NOT_NEEDED = {
     "hermes_worker.cli.entry": "sqlalchemy celery redis pydantic httpx2 structlog tomllib hermes_worker.core.recovery",
-    "hermes_worker.client": "sqlalchemy celery redis yaml structlog tomllib hermes_worker.core.recovery",
+    "hermes_worker.cli.help_page": "click asyncio tomllib hermes_worker.settings",
+    "hermes_worker.cli.stack_process": "sqlalchemy celery redis pydantic httpx2 structlog asyncio yaml click email",
+    "hermes_worker.cli.runs": "sqlalchemy celery redis pydantic httpx2 structlog asyncio yaml",
+    "hermes_worker.cli.cron": "sqlalchemy celery redis pydantic httpx2 structlog asyncio yaml",
+    "hermes_worker.features.approvals.verbs": "sqlalchemy celery redis pydantic httpx2 structlog asyncio yaml",
+    "hermes_worker.client": "sqlalchemy celery redis yaml structlog httpx2 tomllib hermes_worker.core.recovery",
     "hermes_worker.api.server": "celery openai anthropic hermes_worker.core.recovery.classify",
     "hermes_worker.worker.main": "fastapi pydantic openai anthropic",
     "scheduler.beat": "fastapi pydantic openai anthropic hermes_worker.core.recovery.classify",

@@ -167,6 +167,32 @@ def test_the_api_gets_the_secret_of_a_webhook_where_the_platform_brings_messages
     assert sent_with <= set(build_handover(settings, ProcessRole.DELIVERY)[1].variables)
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "security.md"
+OF_ROWS = {
+    "passwords of database and broker": {"HERMES_DATABASE_URL", "HERMES_BROKER_URL"},
+    "keys of encrypted texts": {"HERMES_ENCRYPTION_KEYS"},
+    "keys and logins of model providers": {*MODELS, "GROQ_API_KEY_2"},
+    "credentials of delivery channels": {"TELEGRAM_BOT_TOKEN"},
+    "the server key and earlier ones": {"HERMES_SERVER_KEY"},
+    "variables of `terminal.env_passthrough`": {"BUILD_TOKEN"},
+    "other variables that sound secret": {"AWS_SECRET_ACCESS_KEY"},
+}
+COLUMNS = ["model", "tools", "delivery", "system", "beat", "api", "gateway", "mcp", "browser"]
+
+
+def test_the_page_says_of_each_role_what_it_gets(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("| secret | model |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+    settings = load_settings(
+        {**ENVIRON, "HERMES_ENCRYPTION_KEYS": "k" * 32, "HERMES_GATEWAY": "true"}, home=tmp_path / "home"
+    )
+    gets = [set(build_handover(settings, ProcessRole(role))[1].variables) for role in COLUMNS]
+    assert [row[0].partition(" (")[0] for row in rows] == list(OF_ROWS)
+    for named, *cells in rows:
+        variables = OF_ROWS[named.partition(" (")[0]]
+        assert [not cell.startswith("no") for cell in cells] == [bool(variables & held) for held in gets], named
+
+
 def test_tools_get_what_commands_may_have_and_no_credentials_of_chats_or_of_the_api(tmp_path: Path) -> None:
     gets = build_handover(load_settings(ENVIRON, home=tmp_path), ProcessRole.TOOLS)[1].variables
     assert {*STATE, "BUILD_TOKEN"} <= set(gets)

@@ -171,3 +171,39 @@ def test_the_files_are_named_once() -> None:
     assert secret_files_module.find_named_files({"A_FILE": " ", "B_FILE": "/b", "C": "/c"}, lambda name: True) == {
         "B_FILE": "/b"
     }
+
+
+# --- directories of secrets, as Kubernetes mounts them ----------------------------------------------------------------
+
+
+def by_directories(tmp_path: Path, *names: str) -> dict[str, str]:
+    return {"HERMES_SECRETS_DIRECTORIES": ":".join(str(tmp_path / name) for name in names)}
+
+
+def test_each_file_of_a_directory_is_the_secret_of_its_name(tmp_path: Path) -> None:
+    """Kubernetes lays them out behind links, and leaves its own ``..data`` beside them."""
+    data = tmp_path / "models" / "..data"
+    data.mkdir(parents=True)
+    for name, value in {"OPENAI_API_KEY": "k1\n", "HERMES_MCP_TICKETS_TOKEN": "t", "api-key": "no variable"}.items():
+        (data / name).write_text(value)
+        (tmp_path / "models" / name).symlink_to(f"..data/{name}")
+
+    settings = load_settings(by_directories(tmp_path, "models", "not-made-yet"), home=tmp_path / "home")
+
+    assert (settings.environ["OPENAI_API_KEY"], settings.environ["HERMES_MCP_TICKETS_TOKEN"]) == ("k1", "t")
+    assert "api-key" not in settings.environ
+    assert settings.secret_files["OPENAI_API_KEY_FILE"] == str(tmp_path / "models" / "OPENAI_API_KEY")
+    assert settings.notes == ()
+
+
+def test_what_is_given_otherwise_stands_above_the_file_of_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "HERMES_API_KEY").write_text("of-the-directory")
+    given = {**by_directories(tmp_path, "given"), "HERMES_API_KEY": "given"}
+    settings = load_settings(given, home=tmp_path / "home")
+    assert settings.model.api_key is not None and settings.model.api_key.reveal() == "given"
+
+
+def test_a_directory_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "HERMES_SECRETS_DIRECTORIES names" in complaint(tmp_path, by_directories(tmp_path, "file"))

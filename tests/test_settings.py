@@ -112,7 +112,10 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "mcp.rows": "true",
         "mcp.row_commands": "desk-server --all",
         "tracing.endpoint": "http://collector:4318/v1/traces",
+        "logging.endpoint": "http://collector:4318/v1/logs",
+        "metrics.endpoint": "http://collector:4318/v1/metrics",
         "tracing.texts": "true",
+        "extensions.modules": "myapp.tools",
         "extensions.settings": '{"ACME_PAGES": 7}',
         "compression.enabled": "false",
         "checkpoints.enabled": "false",
@@ -157,6 +160,7 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "encryption.keys": "k" * 32,
         "model.base_url": "https://h/v1",
         "chats.transcription_url": "https://speech.example.org/v1",
+        "server.embeddings_url": "https://embed.example.org/v1",
         "model.token_url": "https://auth.test/token",
         "model.asked_elsewhere": "true",
         "model.title_providers": "openrouter:some/model",
@@ -233,6 +237,9 @@ def test_every_setting_can_be_given_in_every_place(tmp_path: Path) -> None:
         "chats.typing_indicator": "true",
         "chats.tool_progress": "short",
         "chats.tool_progress_modes": "telegram=full",
+        "object_storage.url": "s3://hermes-files/production",
+        "object_storage.endpoint": "https://minio.example.org",
+        "object_storage.grace_days": "9",
         "preset": "team",
     }
     for row in describe_settings():
@@ -639,7 +646,16 @@ def test_only_settings_reads_the_environment() -> None:
 
     # ``local.forking`` gives a forked child the environment that was made for it; the child reads it by settings.
     # ``handover`` takes the secrets out of the environment of a program that has just been started, for settings.
-    assert sorted(readers) == ["local/forking.py", "settings/loading.py", "settings/secret_transfer.py"]
+    # The command line looks for extensions before it says what there is, and starts a stack without secrets in its
+    # environment.
+    assert sorted(readers) == [
+        "cli/__init__.py",
+        "cli/code_watch.py",
+        "cli/stack_process.py",
+        "local/forking.py",
+        "settings/loading.py",
+        "settings/secret_transfer.py",
+    ]
 
 
 def test_a_url_with_sentinels_says_whom_to_ask_for_what() -> None:

@@ -14,14 +14,15 @@ from support.store import Store, opened
 
 from hermes_worker import settings as settings_module
 from hermes_worker.api.callers import _caller_of
-from hermes_worker.broker.queue import QueueName, TaskName, render_envelope
+from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, TaskName, render_envelope
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.trace_ids import build_traceparent, derive_run_span_id, derive_trace_id
 from hermes_worker.safety.redaction import Redactor
-from hermes_worker.store.run_ends import find_root_id, list_uncounted_ends
+from hermes_worker.store.run_ends import RunChain, list_uncounted_ends, load_chain
 from hermes_worker.store.statistics import count_ended_rows
+from hermes_worker.tasks.build import WorkerOptions
 from hermes_worker.tracing import names, recording, texts
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.exporting import _build_links
@@ -73,6 +74,7 @@ def test_a_step_says_what_it_did_below_its_run(store: Store, sink: Sink) -> None
         derive_run_span_id(run_id),
     )
     assert record.attributes[names.INPUT_TOKENS] == 7
+    assert record.attributes[names.CONVERSATION] == load_chain(store.database, run_id).session_id
     assert record.error is None
 
 
@@ -102,8 +104,35 @@ def test_a_run_that_is_over_is_told_before_it_is_counted_and_again_if_it_was_not
 def test_children_and_later_turns_are_in_the_trace_of_the_first_run(store: Store) -> None:
     root = store.with_tools(Replay.PURE)
     (child,) = store.delegate(root, 1)
-    assert find_root_id(store.database, child) == root
-    assert find_root_id(store.database, root) == root
+    assert load_chain(store.database, child).root_id == root
+    assert load_chain(store.database, root).root_id == root
+    assert load_chain(store.database, "run_none") == RunChain("run_none", None)
+
+
+def test_the_lines_of_a_step_have_the_ids_of_its_trace_and_span(store: Store, sink: Sink) -> None:
+    run_id = store.submit().run_id
+
+    facts = recording.list_log_facts(run_id, "token")
+    with recording.record_step(run_id, "token", {names.OPERATION: names.CHAT}):
+        pass
+
+    (record,) = sink.records
+    assert facts == {"trace_id": f"{record.trace:032x}", "span_id": f"{record.span:016x}"}
+    record_with(None)
+    assert recording.list_log_facts(run_id, "token") == {}
+
+
+@pytest.mark.parametrize(
+    ("queues", "role"),
+    [
+        (tuple(name.value for name in STANDING_QUEUES), "worker"),
+        (("model", "delivery", "system"), "model"),
+        (("tools",), "tools"),
+        (("suspect_tools",), "tools"),
+    ],
+)
+def test_a_service_is_named_for_its_role(queues: tuple[str, ...], role: str) -> None:
+    assert WorkerOptions(queues=queues).role == role
 
 
 def test_messages_carry_the_context_only_when_it_is_recorded() -> None:
@@ -166,7 +195,7 @@ def noted(store: Store, *, redactor: Redactor | None) -> dict[str, object]:
 
 
 def test_nothing_that_anybody_wrote_is_in_a_span_unless_it_is_asked_for(store: Store) -> None:
-    assert set(noted(store, redactor=None)) == {names.RUN}
+    assert set(noted(store, redactor=None)) == {names.RUN, names.CONVERSATION}
 
 
 def test_texts_that_are_asked_for_are_new_whole_messages_without_secrets_and_bounded(store: Store) -> None:
@@ -200,8 +229,9 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def test_a_run_that_is_submitted_in_a_trace_is_linked_to_it(store: Store, sink: Sink) -> None:
     with recording.link_to_caller(CallersSpan(traceparent=PARENT, tracestate="vendor=1")):
         recording.record_submission(store.submit().run_id, "api")
-    recording.record_submission(store.submit().run_id, "api")
+    recording.record_submission(store.submit().run_id, "api", "req_1")
     first, second = sink.records
+    assert [record.attributes.get(names.REQUEST) for record in (first, second)] == [None, "req_1"]
     assert first.link == CallersSpan(traceparent=PARENT, tracestate="vendor=1")
     assert second.link is None
     assert first.trace != int(PARENT[3:35], 16)

@@ -17,9 +17,9 @@ from hermes_worker import installed
 from hermes_worker.agent.tools.catalog import declared_catalog, default_catalog
 from hermes_worker.cli import doctor
 from hermes_worker.cli.entry import commands
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.extension import load_reference
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.features.retention.work import remove_files
 from hermes_worker.plugins import list_brought
 from hermes_worker.settings import load_settings

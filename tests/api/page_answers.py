@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-_ROWS = ("data", "jobs", "messages")
+_ROWS = ("data", "entries", "jobs", "messages")
 """Lists of these names get a row for each text; others get one item."""
 
 

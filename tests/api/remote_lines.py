@@ -11,7 +11,8 @@ from support.commandline import CommandLine, Finished
 
 PASSING = re.compile(
     r"--wait-id \d+|"
-    r'\b\d+(\.\d)? s\b|wall_clock +\d+ +0 +\d+|"wall_clock": {[^}]*}|"(oldest_age_s|lasts_s)": [0-9.]+|-{2,}| +'
+    r"\b\d+(\.\d)? (s|min|h|d)\b( ago)?|\bnow\b|"
+    r'wall_clock +\d+ +0 +\d+|"wall_clock": {[^}]*}|"(oldest_age_s|lasts_s)": [0-9.]+|(?<!\S)-{2,}(?!\S)| +'
 )
 """What depends on when one asks and who asked before, and the widths of columns that hold it."""
 TIME = re.compile(r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d")

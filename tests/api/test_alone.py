@@ -63,7 +63,7 @@ def test_with_the_key_there_is_no_page_and_nothing_for_others(alone: AloneApi) -
 def test_a_home_without_a_broker_is_read_and_steered(alone: AloneApi, at_home: Settings) -> None:
     with asking(alone, user="ann") as client:
         run_id = client.submit("hello", session_id="mine")
-        assert [run["run_id"] for run in client.sheets(session_id="mine")] == [run_id]
+        assert [run.run_id for run in client.sheets(session_id="mine")] == [run_id]
         client.steer(run_id, "quickly")
         assert client.pause(run_id)["status"] == "paused"
         assert client.stop(run_id)["status"] == "cancelled"
@@ -119,8 +119,8 @@ def test_names_of_sessions_are_those_of_the_person_at_the_machine(keyed_api: Ser
     with acting(keyed_api) as program, acting(keyed_api, user="ann") as person:
         theirs, ours = program.submit("one", session_id="mine"), person.submit("two", session_id="mine")
         assert person.session("mine")["id"] == "mine"
-        assert [run["run_id"] for run in person.sheets(session_id="mine")] == [ours]
-        assert [run["run_id"] for run in program.sheets(session_id="mine")] == [theirs]
+        assert [run.run_id for run in person.sheets(session_id="mine")] == [ours]
+        assert [run.run_id for run in program.sheets(session_id="mine")] == [theirs]
 
 
 def test_a_tenant_that_is_none_or_is_disabled_is_refused(keyed_api: Served) -> None:

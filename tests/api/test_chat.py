@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from hermes_worker.core.events import ModelFailed, ModelReplied
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason, RunStatus
+from hermes_worker.store.runs.client_calls import ClientCalls
 from hermes_worker.store.runs.runs import find_run
 
 SAID = ModelReply(text="Arr!", usage=Usage(input=3, output=2, cache_read=4, reasoning=1))
@@ -291,7 +293,12 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "invalid_value", "messages[0].role"),
     ({"messages": [{"role": ["user"], "content": "x"}]}, "invalid_value", "messages[0].role"),
-    ({"n": 2}, "invalid_value", "n"),
+    ({"n": 9}, "invalid_value", "n"),
+    ({"n": 0}, "invalid_value", "n"),
+    ({"n": 2, "stream": True}, "unsupported_parameter", "n"),
+    ({"n": 2, "tools": [{"type": "function", "function": {"name": "a"}}]}, "unsupported_parameter", "n"),
+    ({"model": "agent:nobody"}, "invalid_value", "model"),
+    ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
     ({"functions": [{"name": "a"}]}, "unsupported_parameter", "functions"),
     ({"response_format": {"type": "json_schema"}}, "invalid_value", "response_format.json_schema.schema"),
     ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
@@ -311,6 +318,18 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         {"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]},
         "unsupported_content_type",
         "messages[0].content[0]",
+    ),
+    *(
+        (
+            {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_data": data}}]}]},
+            "unsupported_content_type",
+            "messages[0].content[0]",
+        )
+        for data in (
+            "https://e.org/a.txt",
+            "data:application/pdf;base64,JVBERi0xLjf/gA==",
+            "data:text/plain;base64,%%%",
+        )
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/x"}}]}]},
@@ -347,11 +366,52 @@ def test_an_image_is_passed_on(http: httpx.Client, store: Store) -> None:
     assert store.bodies(runs[0])[0]["content"] == parts
 
 
+def test_a_text_file_is_shown_with_its_name(sdk: openai.OpenAI, store: Store) -> None:
+    data = f"data:text/csv;base64,{base64.b64encode('city;räin'.encode()).decode()}"
+    part = {"type": "file", "file": {"filename": "rain.csv", "file_data": data}}
+    said: Any = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, part]}]
+    with answering(store, SAID) as runs:
+        sdk.chat.completions.create(model="x", messages=said)
+    assert store.bodies(runs[0])[0]["content"] == "What is it?\n[file rain.csv]\ncity;räin\n[end of rain.csv]"
+
+
 def test_fields_that_mean_nothing_here_are_passed_over(http: httpx.Client, store: Store) -> None:
     message = {**assistant("Arr!"), "refusal": None, "annotations": [], "audio": None, "tool_calls": None}
     with answering(store, SAID):
         answer = ask(http, user("a"), message, {**user("b"), "name": "me"}, temperature=0.2, seed=1, user="u", tools=[])
     assert answer.status_code == 200
+
+
+def test_several_choices_are_runs_without_tools(sdk: openai.OpenAI, store: Store) -> None:
+    with answering(
+        store, SAID, ModelReply(text="Ho.", usage=Usage(input=1, output=1)), ModelReply(text="Aye.")
+    ) as runs:
+        answer = sdk.chat.completions.with_raw_response.create(
+            model="gpt-5.5", messages=[user("Hello?")], n=3, extra_headers={"Idempotency-Key": "three"}
+        )
+    said = answer.parse()
+    assert [(choice.index, choice.finish_reason) for choice in said.choices] == [(n, "stop") for n in range(3)]
+    assert {choice.message.content for choice in said.choices} == {"Arr!", "Ho.", "Aye."}
+    assert said.usage is not None and said.usage.total_tokens == 11
+    assert sorted(answer.headers["X-Hermes-Run-Id"].split(", ")) == sorted(runs)
+    assert len({store.views.load_run(run_id).session.id for run_id in runs}) == 3
+    assert {ClientCalls(store.database).load_run_tools(run_id) for run_id in runs} == {"[]"}
+    again = sdk.chat.completions.create(
+        model="gpt-5.5", messages=[user("Hello?")], n=3, extra_headers={"Idempotency-Key": "three"}
+    )
+    assert (again.id, again.choices) == (said.id, said.choices)
+
+
+def test_a_choice_that_failed_is_told_beside_the_others(http: httpx.Client, store: Store) -> None:
+    with answering(store, failing(store), SAID):
+        answer = ask(http, user("Hello"), n=2)
+    assert answer.status_code == 200, answer.text
+    choices = answer.json()["choices"]
+    assert sorted((choice["finish_reason"], choice["message"]["content"]) for choice in choices) == [
+        ("error", ""),
+        ("stop", "Arr!"),
+    ]
+    assert answer.headers["X-Hermes-Completed"] == "false"
 
 
 def test_models_are_listed(sdk: openai.OpenAI) -> None:

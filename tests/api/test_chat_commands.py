@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from serving import Served
 from support.store import Store, asks
 
-from hermes_worker.cli.chat.line_parser import parse_line
-from hermes_worker.cli.chat.talk import Talk, TalkOptions
+from hermes_worker.cli.chat.line_parser import SlashVerb, parse_line
+from hermes_worker.cli.chat.listings import LISTINGS
+from hermes_worker.cli.chat.talk import _DEEDS, Talk, TalkOptions
 from hermes_worker.cli.chat.turn import ChatNotice, Shown
 from hermes_worker.client import HermesClient, RefusedError
+from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 
@@ -22,6 +26,7 @@ class Page:
     """What a person would see."""
 
     told: list[str] = field(default_factory=list)
+    copied: str = ""
 
     def show(self, shown: Shown) -> None:
         if isinstance(shown, ChatNotice):
@@ -29,6 +34,10 @@ class Page:
 
     def lines(self, lines: Sequence[str]) -> None:
         self.told.extend(lines)
+
+    def copy(self, text: str) -> bool:
+        self.copied = text
+        return True
 
     @property
     def last(self) -> str:
@@ -100,7 +109,7 @@ def test_resume_lists_conversations_and_goes_on_with_one(chat: Chat) -> None:
     assert chat.type(f"/resume {listed[1]}") is None, "nothing is at work there"
     assert {"user: the first thing", "assistant: done"} <= set(chat.page.told)
     chat.type("/tree")
-    assert chat.page.last.startswith(f"{first}  completed")
+    assert chat.page.last == f"the first thing  completed  {first}"
     assert chat.session_of(chat.turn("and on")) == listed[1]
 
 
@@ -155,4 +164,136 @@ def test_usage_and_tree_tell_of_the_conversation(chat: Chat) -> None:
     children = chat.store.delegate(run_id, 2)
     chat.page.told.clear()
     chat.type("/tree")
-    assert [line[:34].rstrip() for line in chat.page.told] == [run_id[:34], *(f"  {child}"[:34] for child in children)]
+    assert [line.split()[-1] for line in chat.page.told] == [run_id, *children]
+    assert chat.page.told[0].startswith("delegate it  waiting_for_children  ")
+
+
+def said_in(chat: Chat) -> list[tuple[str, object]]:
+    assert chat.talk.session_id is not None
+    return [(each["role"], each["content"]) for each in chat.client.messages(chat.talk.session_id)]
+
+
+def test_undo_goes_on_in_a_copy_without_the_last_turn(chat: Chat) -> None:
+    assert chat.type("/undo") is None and chat.page.last == "there is no conversation yet"
+    first = chat.turn("one")
+    chat.turn("two")
+    assert chat.type("/undo") is None
+    assert said_in(chat) == [("user", "one"), ("assistant", "done")]
+    assert chat.talk.session_id != chat.session_of(first)
+    assert len(list(chat.client.messages(chat.session_of(first)))) == 4, "the conversation before it stays"
+    chat.type("/undo")
+    assert said_in(chat) == [], "a copy of nothing, which still knows what was done"
+
+
+def test_retry_says_the_same_again(chat: Chat) -> None:
+    chat.turn("one")
+    chat.turn("two")
+    chat.turn("/retry")
+    assert [content for role, content in said_in(chat) if role == "user"] == ["one", "two"]
+    run_id = chat.type("three")
+    assert run_id is not None
+    chat.talk.begin(run_id)
+    assert chat.type("/retry") is None and chat.page.last == "a run is at work; /stop stops it"
+
+
+def test_branch_and_title(chat: Chat) -> None:
+    run_id = chat.turn("one")
+    chat.type("/title My trip")
+    assert chat.page.last == "this conversation is called My trip"
+    chat.type("/fork Another way")
+    assert chat.talk.session_id != chat.session_of(run_id)
+    chat.type("/title")
+    assert chat.page.last == "this conversation is called Another way"
+    assert said_in(chat) == [("user", "one"), ("assistant", "done")]
+
+
+def test_background_leaves_the_conversation_alone(chat: Chat) -> None:
+    chat.turn("one")
+    before = chat.talk.session_id
+    assert chat.type("/background count the files") is None
+    assert chat.talk.session_id == before
+    other = chat.page.last.split()[0]
+    assert chat.session_of(other) != before
+    chat.type("/agents")
+    assert other in chat.page.last
+
+
+def test_a_skill_is_followed_by_its_name(chat: Chat) -> None:
+    text = "---\nname: review\ndescription: Reviews code.\n---\nLook twice.\n"
+    chat.client.keep_skill("review", [{"path": "SKILL.md", "text": text}])
+    chat.talk.load_skills()
+    assert chat.talk.skills == ("review",)
+    run_id = chat.talk.do(parse_line("/review the diff", skills=chat.talk.skills))
+    assert run_id is not None
+    chat.store.answer(run_id)
+    assert "Look twice." in str(said_in(chat)[0]) and "the diff" in str(said_in(chat)[0])
+
+
+def test_effort_is_that_of_the_runs_that_follow(chat: Chat) -> None:
+    chat.type("/reasoning high")
+    assert chat.page.last == "the next run thinks high"
+    run_id = chat.turn("hello")
+    told = {each.key: each.value for each in chat.client.settings("agent.reasoning", run_id=run_id)}
+    assert told == {"agent.reasoning_effort": "high"}
+
+
+def test_export_writes_a_file_that_is_not_there_yet(chat: Chat, tmp_path: Path) -> None:
+    chat.turn("one")
+    path = tmp_path / "kept.jsonl"
+    chat.type(f"/export {path}")
+    assert [each["content"] for each in json.loads(path.read_text())["messages"]] == ["one", "done"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        chat.type(f"/export {path}")
+
+
+def test_a_picture_is_sent_with_its_text(chat: Chat, tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\nrest")
+    assert chat.type(f"/image {tmp_path / 'x.png'} what is it?") is not None
+    chat.type("/image nowhere.png")
+    assert "is no picture" in chat.page.last
+    content = said_in(chat)[0][1]
+    assert isinstance(content, list) and [part["type"] for part in content] == ["text", "image_url"]
+
+
+def test_a_command_of_my_own_is_told_to_nobody_until_i_share_it(chat: Chat) -> None:
+    chat.type("/share")
+    assert chat.page.last == "no command was run yet; !command runs one"
+    assert chat.type("!echo seen; exit 3") is None and chat.talk.session_id is None
+    assert chat.page.told[-2:] == ["seen", "exit code 3, the agent was told nothing; /share says it"]
+    chat.turn("/share what is wrong?")
+    said = "what is wrong?\n\nI ran this myself:\n\n$ echo seen; exit 3\nseen\n(exit code 3)"
+    assert said_in(chat)[0] == ("user", said)
+
+
+def test_the_last_answer_is_copied(chat: Chat) -> None:
+    chat.type("/copy")
+    assert chat.page.last == "there is no answer yet"
+    run_id = chat.type("hello")
+    assert run_id is not None
+    chat.store.answer(run_id)
+    chat.talk.follow(run_id)
+    chat.type("/copy")
+    assert chat.page.copied == "done"
+
+
+LISTED = ("help", "status", "history", "context", "tools", "skills", "memory", "agents", "approvals", "jobs", "diff")
+
+
+@pytest.mark.parametrize("name", [*LISTED, "rollback", "sessions"])
+def test_what_is_listed_is_listed_with_and_without_a_conversation(chat: Chat, name: str) -> None:
+    for _ in range(2):
+        try:
+            assert chat.type(f"/{name}") is None
+        except RefusedError as error:  # a workspace without checkpoints
+            assert name in ("diff", "rollback") and error.status in (404, 409)
+        else:
+            assert chat.page.told
+        chat.turn("hello")
+        chat.page.told.clear()
+
+
+def test_every_command_of_the_table_is_done_somewhere(chat: Chat) -> None:
+    elsewhere = {SlashVerb.QUIT, SlashVerb.APPROVE, SlashVerb.DENY, SlashVerb.QUEUE}
+    assert set(LISTINGS) | set(_DEEDS) | elsewhere == set(SlashVerb)
+    assert not set(LISTINGS) & set(_DEEDS)

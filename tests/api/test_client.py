@@ -250,7 +250,7 @@ def test_the_key_is_found_in_the_home_and_goes_to_no_other_machine(
         HermesClient(api.url, api_key="not-the-key-0123456789").submit("hello")
     assert raised.value.status == 401
     here, there = (
-        HermesClient(url)._conversation._address.build_options()["headers"]
+        HermesClient(url)._conversation._address.build_headers()
         for url in ("http://127.0.0.1:1", "https://hermes.example.org")
     )
     assert (here["Authorization"], "Authorization" in there) == (api.authorization, False)

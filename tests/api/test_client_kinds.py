@@ -8,6 +8,8 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,23 +29,16 @@ from hermes_worker.client import (
     operations,
 )
 from hermes_worker.client.address import build_address
-from hermes_worker.client.exchange import (
-    KEY_HEADER,
-    ApiAnswer,
-    ApiRequest,
-    Exchange,
-    LostAnswer,
-    Patience,
-    PauseStep,
-    SendStep,
-    run_exchange,
-)
+from hermes_worker.client.exchange import Exchange, LostAnswer, Patience, run_exchange
 from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent, read_typed
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import load_reference
+from hermes_worker.features.deliveries import operations as of_deliveries
+from hermes_worker.operation import KEY_HEADER, ApiAnswer, ApiRequest
+from hermes_worker.schemas.sessions import SessionObject
 
 REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2))
 CUTS = (7_000, 0, 300, 1_200, 2_500, 9_000)
@@ -67,7 +62,7 @@ ELSEWHERE: Mapping[str, str] = {
     "POST /api/sessions/{session_id}/chat/stream": "submit with session_id, and events, say the same",
 }
 """Operations without a method, and why."""
-_OF_OPENAI = re.compile(r"\w+ /v1/(models|chat|responses|conversations)\b")
+_OF_OPENAI = re.compile(r"\w+ /v1/(models|chat|responses|conversations|embeddings)\b")
 """Its own SDK is the client."""
 
 
@@ -197,6 +192,7 @@ def test_an_asynchronous_client_follows_and_answers_by_callbacks(api: Served, st
 # ------------------------------------------------------------------------------------------------------------ contract
 
 
+ROOT = Path(__file__).resolve().parents[2]
 FILE = {"id": "art_a", "url": "/v1/artifacts/art_a/content?expires=1&signature=x", "sha256": ""}
 
 
@@ -213,8 +209,10 @@ def _made() -> dict[str, tuple[str, ApiRequest[Any]]]:
         "files": [],
     }
     made = {}
-    for name, make in vars(operations).items():
-        if name.startswith("_") or not inspect.isfunction(make) or make.__module__ != operations.__name__:
+    features = [path.parent.name for path in (ROOT / "hermes_worker" / "features").glob("*/operations.py")]
+    modules = [operations, *(import_module(f"hermes_worker.features.{name}.operations") for name in features)]
+    for name, make in (each for module in modules for each in vars(module).items()):
+        if name.startswith("_") or not inspect.isfunction(make) or not make.__module__.endswith(".operations"):
             continue
         needed = [p for p in inspect.signature(make).parameters.values() if p.default is p.empty]
         plain = [p for p in needed if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -302,14 +300,11 @@ def played(
     step = next(asking)
     while True:
         try:
-            match step:
-                case SendStep():
-                    sent.append(step.request)
-                    step = asking.send(next(answers))
-                case PauseStep():
-                    waits.append(step.seconds)
-                    clock.now += step.seconds
-                    step = asking.send(None)
+            if step.after_s:
+                waits.append(step.after_s)
+                clock.now += step.after_s
+            sent.append(step.request)
+            step = asking.send(next(answers))
         except StopIteration as end:
             return sent, waits, end.value
         except (RefusedError, UnavailableError) as error:
@@ -409,7 +404,7 @@ def test_a_word_that_a_later_server_added_to_a_list_is_read() -> None:
     }
 
     def read(**more: Any) -> Any:
-        return played(operations.delivery("dlv_1"), answered(200, {**known, **more}))[2]
+        return played(of_deliveries.delivery("dlv_1"), answered(200, {**known, **more}))[2]
 
     assert read().state is DeliveryState.PENDING
     later = read(state="resting", object="hermes.later")
@@ -419,6 +414,20 @@ def test_a_word_that_a_later_server_added_to_a_list_is_read() -> None:
     for wrong in (5, None):
         error = read(state=wrong)
         assert isinstance(error, UnavailableError) and "(state: " in str(error)
+
+
+def test_fields_that_a_later_server_added_are_read() -> None:
+    """Models keep them, at any depth; records that the server builds of rows leave them out."""
+    one = {"id": "call_1", "later": {"a": 1}}
+    kept = played(
+        operations.submit_all([{}]), answered(200, {"data": [{"index": 0, **one}], "accepted": 1, "refused": 0})
+    )
+    assert kept[2][0]["later"] == {"a": 1} and kept[2][0].id == "call_1"
+    call = {"event_id": "e", "hook": "h", "event": "on_session_end", "run_id": "run_1", "state": "resting"}
+    times = {"attempts": 1, "reason": None, "created_at": 1.0, "settled_at": None}
+    (found,) = played(operations.hook_calls("run_1"), answered(200, {"data": [{**call, **times, **one}]}))[2]
+    assert (found.state, found.created_at, hasattr(found, "later")) == ("resting", 1.0, False)
+    assert isinstance(played(operations.hook_calls("run_1"), answered(200, {"data": [call]}))[2], UnavailableError)
 
 
 def test_ids_stay_in_their_part_of_the_path() -> None:
@@ -469,3 +478,12 @@ def test_half_an_event_is_told_again_and_a_stream_without_events_is_given_up() -
     assert stream.judge_refusal(answered(503))
     with pytest.raises(RefusedError):
         stream.judge_refusal(answered(404, {"error": {"message": "no", "code": "run_not_found"}}))
+
+
+def test_a_field_is_found_by_its_name_in_json() -> None:
+    answer = SessionObject.model_construct(lineage_root_id="ses_1", title=None)
+    assert answer["_lineage_root_id"] == answer["lineage_root_id"] == answer.get("_lineage_root_id") == "ses_1"
+    assert "_lineage_root_id" in answer
+    assert answer.get("_lineage", 7) == 7
+    with pytest.raises(KeyError):
+        answer["_lineage"]

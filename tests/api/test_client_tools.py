@@ -20,6 +20,7 @@ from hermes_worker.agent.source_tools import client_tools
 from hermes_worker.agent.tools.catalog import declared_catalog
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.recovery_state import parse_recovery_state
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.tool_schemas import fit_schema, make_sendable_name
 from hermes_worker.models.wires.definitions import fit_tools
@@ -334,11 +335,67 @@ def test_a_client_is_handed_a_call_under_the_name_that_it_chose(api: Served, sto
 
 
 def test_the_agent_chooses_what_it_calls(api: Served, store: Store) -> None:
-    refused(ask(api.http, USER, tool_choice="required"), "unsupported_parameter")
     with answering(store, DONE) as runs:
         assert ask(api.http, USER, tool_choice="none").status_code == 200
         assert ask(api.http, USER, tool_choice="auto").status_code == 200
     assert [len(client_tools(stored_tools(store, run_id))) for run_id in runs] == [0, 1]
+
+
+NAMED_CHOICE = {"type": "function", "function": {"name": "get_weather"}}
+
+
+def forced_tools(store: Store, run_id: str) -> tuple[str, ...]:
+    claim = store.turn(run_id)
+    store.runs.release_iteration(claim)
+    return parse_recovery_state(claim.loaded.run.memory).forced_tools
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED_CHOICE, {"type": "function", "name": "get_weather"}])
+def test_a_client_may_force_its_own_tools(api: Served, store: Store, choice: object) -> None:
+    found: list[tuple[str, ...]] = []
+    work = leave(store, weather("Oslo"))
+
+    def look(run_id: str) -> None:
+        found.append(forced_tools(store, run_id))
+        work(run_id)
+
+    with answering(store, look):
+        chat = ask(api.http, USER, tool_choice=choice)
+    assert chat.json()["choices"][0]["finish_reason"] == "tool_calls"
+    with answering(store, look):
+        response = api.http.post("/v1/responses", json={"input": "What?", "tools": FLAT, "tool_choice": choice})
+    assert [item["type"] for item in response.json()["output"]] == ["function_call"]
+    assert response.json()["tool_choice"] == {"type": "function", "name": "get_weather"}
+    assert found == [("get_weather",)] * 2
+
+
+def test_results_may_come_with_another_force(api: Served, store: Store) -> None:
+    run_id, message = left(api, store)
+    found: list[tuple[str, ...]] = []
+
+    def work(name: str) -> None:
+        found.append(forced_tools(store, name))
+        store.answer(name, DONE)
+
+    with finishing(store, run_id, work):
+        said = ask(api.http, USER, message, result(message["tool_calls"][0]), tool_choice="required")
+    assert (said.status_code, found) == (200, [("get_weather",)])
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"tools": None, "tool_choice": "required"}, "'tool_choice' forces a call, and the request brings no 'tools'"),
+        ({"tools": [], "tool_choice": NAMED_CHOICE}, "only the client's own can be forced"),
+        ({"tool_choice": {"type": "function", "function": {"name": "terminal"}}}, "'terminal', which is not among"),
+        ({"tool_choice": {"type": "web_search"}}, "'web_search' is not supported as 'tool_choice'"),
+        ({"tool_choice": "any"}, "'any' is not supported as 'tool_choice'"),
+        ({"tools": [{"type": "web_search"}]}, "has the type 'web_search' and is no function"),
+    ],
+)
+def test_what_cannot_be_forced_is_refused_with_a_sentence(api: Served, more: dict[str, Any], sentence: str) -> None:
+    answer = ask(api.http, USER, **more)
+    assert (answer.status_code, sentence in answer.json()["error"]["message"]) == (400, True), answer.text
 
 
 def test_it_is_explained_and_may_be_answered_by_others(api: Served, store: Store) -> None:

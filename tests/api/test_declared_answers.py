@@ -22,20 +22,24 @@ from test_webhooks_api import add, signed
 
 from hermes_worker.api.app import create_app
 from hermes_worker.api.limits import BODY_BYTES_MAX, BodyLimit
-from hermes_worker.api.openai import chat, models
+from hermes_worker.api.openai import chat, compacting, embeddings, models
+from hermes_worker.api.openai.embeddings import EmbeddingsService
 from hermes_worker.api.routes import capabilities, health, session_turns
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.features.webhooks import event_routes as inbound
 from hermes_worker.mcp.servers import McpServer
+from hermes_worker.net.http import HttpResponse
 from hermes_worker.settings import DatabaseSettings, GatewaySettings, Settings
 from hermes_worker.store.access import saved_filters
 from hermes_worker.store.artifacts.gatherings import Gatherings, KeptFile
+from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
-from hermes_worker.store.runs.views import RunView
 from hermes_worker.store.tables import deleted_runs, runs
 from hermes_worker.stream import changes
 from hermes_worker.wiring import open_client
@@ -107,8 +111,17 @@ class Place:
         self.app = app
         self.store = store
         self.document = app.openapi()
+        self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
         add(store, "open", rate_per_min=10_000)
         add(store, "busy", rate_per_min=1)
+
+    def validator(self, schema: Mapping[str, Any]) -> jsonschema_rs.Draft202012Validator:
+        """Made once for each schema; errors of most operations have the same few."""
+        named = json.dumps(schema)
+        if named not in self._validators:
+            whole = {**schema, "components": self.document["components"]}
+            self._validators[named] = jsonschema_rs.Draft202012Validator(whole)
+        return self._validators[named]
 
     def ask(self, method: str, asked: Asked) -> Answer:
         return asyncio.run(self._ask(method, asked))
@@ -214,11 +227,15 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/runs": {"input": "x"},
     "POST /v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
     "POST /v1/responses": {"input": "x"},
+    "POST /v1/responses/compact": {"input": "x"},
+    "POST /v1/responses/input_tokens": {"input": "x"},
+    "POST /v1/embeddings": {"input": "x", "model": "m"},
     "POST /api/jobs": {"name": "n", "schedule": "every 1h", "prompt": "x"},
     "PATCH /api/jobs/{job_id}": {"prompt": "x"},
     "POST /api/sessions": {"title": "x"},
     "PATCH /api/sessions/{session_id}": {"title": "x"},
     "POST /api/sessions/{session_id}/fork": {"title": "x"},
+    "POST /v1/runs/{run_id}/fork": {"at": 0},
     "POST /api/sessions/{session_id}/chat": {"message": "x"},
     "POST /api/sessions/{session_id}/compress": {"focus": "x"},
     "POST /api/sessions/import": {"session": {"id": "imported", "messages": []}},
@@ -244,6 +261,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /v1/memory/{target}/redact": {"entry_id": "mem_0123456789ab", "version": 1},
     "PUT /v1/places": {"places": None},
     "PUT /v1/alerts/targets": {"targets": []},
+    "POST /v1/deliveries": {"target": "telegram:1", "text": "x"},
     "POST /v1/tenants": {"name": "default"},
     "POST /v1/tenants/{tenant}/disable": {"stop": False},
     "POST /v1/keys": {"holder": "x"},
@@ -323,7 +341,8 @@ def _absent(label: str) -> Asked:
         return replace(asked, path=f"{asked.path}&session_id=nobody")
     if label in OF_A_TENANT:
         return replace(asked, path=f"{asked.path}?tenant=nobody")
-    return asked.json(input="x", previous_response_id="resp_x") if label == "POST /v1/responses" else asked
+    follows = label in ("POST /v1/responses", "POST /v1/responses/compact", "POST /v1/responses/input_tokens")
+    return asked.json(input="x", previous_response_id="resp_x") if follows else asked
 
 
 def _event(place: Place, name: str, delivery: str, text: str) -> Asked:
@@ -395,6 +414,8 @@ def _in_the_way(place: Place, label: str) -> Answer:
         return place.ask(method, replace(usual(label), path=f"/v1/ids?kind=run&begins={'ab' * 15}"))
     if label.endswith("/retry"):
         return place.ask(method, usual(label, run_id=place.waiting()))
+    if label == "POST /v1/runs/{run_id}/fork":
+        return place.ask(method, usual(label, run_id=place.ended()).json(at=9))  # it has no such step
     if label.endswith(("/chat/completions", "/chat", "/stream", "/compress")) or label == "POST /v1/responses":
         asked = usual(label, session_id=place.session())
         asked = replace(asked, headers={**asked.headers, "idempotency-key": "k"})
@@ -413,7 +434,7 @@ def _in_the_way(place: Place, label: str) -> Answer:
         place.run(session_id=name)
         asked = usual(label, session_id=name)
         return place.ask(method, asked if label.endswith("/{session_id}") else asked.json(id=name))
-    if "deliveries" in label:
+    if "{delivery_id}" in label:
         place.ended()
         found = json.loads(place.ask("GET", Asked("/v1/deliveries")).body)["data"][0]["delivery_id"]
         return place.ask(method, usual(label, delivery_id=found))
@@ -434,7 +455,9 @@ def _too_many(place: Place, label: str) -> Answer:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(changes, "READERS_OF_TENANT_MAX", 0)
             return place.ask(method, usual(label))
-    if "chat" in label or label == "POST /v1/responses":
+    if label == "POST /v1/embeddings":
+        return _of_embeddings(place, label, 429)
+    if "chat" in label or label in ("POST /v1/responses", "POST /v1/responses/compact"):
         return place.ask(method, usual(label, session_id=place.session()))  # nobody may follow its run
     if label == "GET /v1/responses/{response_id}":
         response = place.waiting().replace("run_", "resp_")
@@ -450,6 +473,14 @@ def _too_many(place: Place, label: str) -> Answer:
         for _ in range(SESSION_QUEUE_MAX + 1):
             place.run(session_id=run_id)
         return place.ask(method, usual(label, run_id=run_id))
+    if label == "POST /v1/runs/{run_id}/fork":
+        asked, kept = usual(label, run_id=place.ended()), TenantLimits(place.store.database)
+        kept.set_limit("default", Limit(name=LimitName.SUBMITS_PER_MIN, value=1))
+        try:
+            place.ask(method, asked)
+            return place.ask(method, asked)
+        finally:
+            kept.unset_limit("default", LimitName.SUBMITS_PER_MIN)
     if label == "POST /v1/runs":
         for _ in range(SESSION_QUEUE_MAX + 1):  # one of them is at work
             place.run(session_id="full")
@@ -472,6 +503,7 @@ def _defect(place: Place, label: str) -> Answer:
         patch.setattr(capabilities, "AuthObject", None)
         patch.setattr(capabilities, "SkillList", None)
         patch.setattr(models, "list_model_names", None)
+        patch.setattr(embeddings, "find_service", None)
         patch.setattr(inbound, "find_webhook_account", None)
         return with_context(place, RuntimeError("a defect"), method, _reading(place, label))
 
@@ -494,7 +526,18 @@ def _unavailable(place: Place, label: str) -> Answer:
     return with_context(place, UnavailableError("away"), label.partition(" ")[0], _reading(place, label))
 
 
+def _of_embeddings(place: Place, label: str, status: int) -> Answer:
+    """What is made of this answer of the service."""
+    with pytest.MonkeyPatch.context() as patch:
+        service = EmbeddingsService(url="https://embed.example.org/v1/embeddings", headers={})
+        patch.setattr(embeddings, "find_service", lambda _: service)
+        patch.setattr(embeddings, "send", lambda *_, **__: HttpResponse(status=status))
+        return place.ask("POST", usual(label))
+
+
 def _incomplete(place: Place, label: str) -> Answer:
+    if label == "POST /v1/embeddings":
+        return _of_embeddings(place, label, 500)
     view = replace(place.store.views.load_run(place.ended()), status=RunStatus.FAILED, output=None, error="no money")
 
     async def failed(*_: object) -> RunView:
@@ -503,6 +546,7 @@ def _incomplete(place: Place, label: str) -> Answer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chat, "wait_for_end", failed)
         patch.setattr(session_turns, "wait_for_end", failed)
+        patch.setattr(compacting, "wait_for_end", failed)
         return place.ask(label.partition(" ")[0], usual(label, session_id=place.session()))
 
 
@@ -577,12 +621,12 @@ def test_every_declared_error_can_be_had(place: Place) -> None:
                     continue
                 answer = BROUGHT_ABOUT[status](place, label)
                 assert answer.status == int(status), (label, status, answer)
-                assert fits(place.document, declared, answer) == [], (label, status)
+                assert fits(place, declared, answer) == [], (label, status)
                 asked += 1
     assert asked > 200
 
 
-def fits(document: Mapping[str, Any], declared: Mapping[str, Any], answer: Answer) -> list[str]:
+def fits(place: Place, declared: Mapping[str, Any], answer: Answer) -> list[str]:
     """What of an answer is not as declared."""
     wrong = [
         f"lacks {name}"
@@ -592,8 +636,7 @@ def fits(document: Mapping[str, Any], declared: Mapping[str, Any], answer: Answe
     ((media_type, described),) = declared["content"].items()
     if answer.headers["content-type"] != media_type:
         return [*wrong, f"is {answer.headers['content-type']}"]
-    schema = {**described["schema"], "components": document["components"]}
-    errors = jsonschema_rs.Draft202012Validator(schema).iter_errors(json.loads(answer.body))
+    errors = place.validator(described["schema"]).iter_errors(json.loads(answer.body))
     return [*wrong, *(str(error) for error in errors)]
 
 
@@ -602,7 +645,7 @@ def test_a_method_that_no_operation_takes_is_answered_as_the_document_says(place
     for path in place.document["paths"]:
         answer = place.ask("TRACE", Asked(path.format_map(FLEETING)))
         assert answer.status == 405, path
-        assert fits(place.document, declared, answer) == [], path
+        assert fits(place, declared, answer) == [], path
 
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/approvals", "/api/jobs", "/v1/deliveries", "/v1/runs/run_x"])

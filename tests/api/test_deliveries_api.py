@@ -75,3 +75,38 @@ def test_a_settled_delivery_is_sent_again_and_announced(api: Served, store: Stor
 def test_an_unknown_delivery_is_not_found(http: httpx.Client, method: str, path: str) -> None:
     answer = http.request(method, f"/v1/deliveries/dlv_0{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "delivery_not_found")
+
+
+def test_a_message_is_sent_without_a_run_once_to_each_target(http: httpx.Client, store: Store) -> None:
+    body = {"target": "telegram:1, webhook:https://example.org/x", "text": "the disk is full"}
+    first = http.post("/v1/deliveries", json=body, headers={"Idempotency-Key": "disk"})
+    again = http.post("/v1/deliveries", json=body, headers={"Idempotency-Key": "disk"})
+    assert (first.status_code, again.json()) == (202, first.json())
+    made = first.json()["data"]
+    assert [(one["target"], one["state"]) for one in made] == [
+        ("telegram:1", "pending"),
+        ("webhook:https://example.org/***", "pending"),
+    ]
+    assert len(http.get("/v1/deliveries").json()["data"]) == 2
+    effect = SendDelivery(run_id="", delivery_id=made[0]["delivery_id"], attempt=1)
+    claim = Deliveries(store.database).claim(effect, store.owner)
+    assert claim is not None
+    assert claim.body == "the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"target": "telegram:1", "text": " "}, "text"),
+        ({"target": "origin", "text": "x"}, "target"),
+        ({"target": "nowhere:1", "text": "x"}, "target"),
+        ({"target": "", "text": "x"}, "target"),
+        ({"target": "telegram:1"}, "text"),
+        ({"target": "telegram:1", "text": "x", "run_id": "y"}, "run_id"),
+    ],
+)
+def test_a_message_that_cannot_be_sent_is_refused_with_the_field(
+    http: httpx.Client, body: dict[str, str], param: str
+) -> None:
+    answer = http.post("/v1/deliveries", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

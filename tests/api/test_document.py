@@ -1,7 +1,7 @@
 """The OpenAPI document is true: what it allows is taken, what it does not allow is refused, and what comes back is what
 it says. schemathesis asks, in process, on both databases.
 
-CI asks 300 times in each dialect, and each operation on one of the databases. At length:
+A usual run asks 150 times in each dialect, and as often at night; each operation on one of the databases. At length:
 
     pytest -m slow -n 2 tests/api/test_document.py -k dialect --dialect-cases 10000
     pytest -m slow -n 0 tests/api/test_document.py -k operation --cases 300
@@ -81,8 +81,9 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
 DATABASES = ("sqlite", "postgresql")
 DIALECT_CASES = 340
 """Some operations take nothing and are asked once; about 300 are left."""
+OPENAI = ("openai_models", "openai_chat", "openai_responses", "openai_conversations")
 DIALECTS = {
-    "openai": {"openai_models", "openai_chat", "openai_responses", "openai_conversations"},
+    "openai": {*OPENAI, "responses_compacting", "embeddings"},
     "original": {"runs", "events", "approvals", "sessions", "session_turns", "jobs", "capabilities", "health"},
     "webhooks": {"webhooks", "inbound"},
 }
@@ -103,6 +104,7 @@ TOOLS = (
 ANSWERED = {
     "/v1/chat/completions",
     "/v1/responses",
+    "/v1/responses/compact",
     "/api/sessions/{session_id}/chat",
     "/api/sessions/{session_id}/chat/stream",
 }
@@ -297,10 +299,14 @@ class World:
             case.query = dict(case.query or {})
         if isinstance(case.query, dict):
             if case.query.get("tenant"):
-                case.query["tenant"] = "default" if "{key_id}" in path or path.endswith("replayed") else "limited"
+                # ``before`` names a run of the tenant ``default``.
+                is_default = "{key_id}" in path or path.endswith("replayed") or case.query.get("before")
+                case.query["tenant"] = "default" if is_default else "limited"
             if case.query.get("key_id"):
                 case.query["key_id"] = self.key("limited")
             case.query.pop("cursor", None)
+            if path == "/v1/slots" and "schedule" in case.query:
+                case.query |= {"schedule": "@daily", "timezone": "UTC"}  # with grammars of their own
             if path.endswith("{run_id}/wait"):
                 case.query["timeout_s"] = 0
         body = case.body
@@ -347,6 +353,8 @@ class World:
         if path == "/v1/alerts/targets":
             body["targets"] = ["local"]  # a tenant may not send everywhere
             case.query = {"tenant": "limited"}  # those of the installation are settings
+        if path == "/v1/deliveries":
+            body["target"] = "telegram:123"  # with a grammar of its own
         if path == "/v1/places":
             body["places"] = 1_000_000
         if path.startswith(("/v1/exports", "/v1/erasures")) and path != "/v1/erasures/{receipt_id}/work":
@@ -371,6 +379,11 @@ class World:
             body["skills"] = []
         if body.get("max_cost_usd"):
             body["model"] = PRICED
+        if path == "/v1/chat/completions" and (body.get("n") or 1) > 1:  # choices are answers without all of these
+            for name in ("stream", "stream_options", "tools", "tool_choice"):
+                body.pop(name, None)
+            for name in [name for name in case.headers if name.lower().startswith("x-hermes-session")]:
+                del case.headers[name]
         if body.get("tools"):  # the schemas of the client's tools have rules of their own
             function = {"name": "of_the_client", "parameters": {"type": "object"}}
             is_chat = "chat" in path
@@ -401,6 +414,11 @@ def _agree(body: dict[str, Any], *, is_new: bool) -> None:
         body.pop("starts_at", None)
     if body.get("starts_at") and body.get("ends_at"):
         body["ends_at"] = "2999-01-01T09:00"
+    # Now and then the generator forgets the format of a text that may also be empty or null.
+    if body.get("base_url") and "://" not in body["base_url"]:
+        body["base_url"] = "https://models.example.org/v1"
+    if isinstance(body.get("origin"), str) and body["origin"] and ":" not in body["origin"]:
+        body["origin"] = "telegram:123"
     if not is_new:
         body |= {"prompt": "look"}
         if body.get("no_agent"):
@@ -512,10 +530,12 @@ SHARES = Counter(OPERATIONS[label] for label, _ in ALL)
 """In how many parts the cases of a dialect are asked."""
 
 
-PARTS = [(DATABASES[n % 2], *asked) for n, asked in enumerate(ALL)]
+PARTS = [(DATABASES[n // 2 % 2], *asked) for n, asked in enumerate(ALL)]
+BY_DAY = [pytest.param(*part, marks=[pytest.mark.nightly] if n % 2 else []) for n, part in enumerate(PARTS)]
+"""Every second one: an operation has two or three ways to be asked, so each is asked in one of them by day."""
 
 
-@pytest.mark.parametrize(("database", "label", "how"), PARTS)
+@pytest.mark.parametrize(("database", "label", "how"), BY_DAY)
 def test_a_sample_of_every_operation(worlds: Worlds, database: str, label: str, how: str) -> None:
     world = worlds(database)
     ASKED[how](world, world.operations[label], times=math.ceil(DIALECT_CASES / SHARES[OPERATIONS[label]]))

@@ -75,3 +75,26 @@ def test_the_document_of_operations_is_made_before_anybody_asks(settings: Settin
         assert server.application.openapi_schema is not None
     finally:
         client.close()
+
+
+APART = """
+import os, threading
+from hermes_worker.system.heap import compute_apart
+
+def fail():
+    raise LookupError("broken")
+
+print(compute_apart(lambda: {"pid": os.getpid()})["pid"] == os.getpid())
+try:
+    compute_apart(fail)
+except LookupError as error:
+    print(error)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(compute_apart(lambda: {"pid": os.getpid()})["pid"] == os.getpid())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
+def test_what_is_computed_apart_takes_no_memory_here_and_fails_as_it_would_here() -> None:
+    done = subprocess.run([sys.executable, "-c", APART], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "broken", "True"], "a process with threads is not forked"

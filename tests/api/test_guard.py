@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import KEY, PATIENCE_S, Served
+from serving import KEY, PATIENCE_S, Served, until
 
 from hermes_worker.api.app import SECURITY_HEADERS, create_app
 from hermes_worker.api.auth import require_safe
@@ -39,6 +39,34 @@ def code(answer: httpx.Response) -> str:
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return str(error["code"])
+
+
+# --- the id of a request ---------------------------------------------------------------------------------------------
+
+
+def test_every_answer_names_its_request(api: Served) -> None:
+    paths = ("/health", "/no/such/path", "/v1/runs?what=1", "/openapi.json", "/")
+    found = [api.http.get(path).headers["X-Request-Id"] for path in paths]
+    assert len(set(found)) == len(paths) and all(re.fullmatch("req_[0-9a-f]{32}", name) for name in found)
+    assert httpx.get(f"{api.url}/v1/runs").headers["X-Request-Id"].startswith("req_")
+    given = {"X-Request-Id": "7f3a-gateway:1"}
+    assert api.http.get("/health", headers=given).headers["X-Request-Id"] == given["X-Request-Id"]
+    for odd in ("", "a b", "x" * 200, "<script>"):
+        assert api.http.get("/health", headers={"X-Request-Id": odd}).headers["X-Request-Id"].startswith("req_")
+    assert "x-request-id: req_" in raw_answer(api, b"what is this\r\n\r\n")
+
+
+def test_lines_about_a_request_name_it(api: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = api.http.post("/v1/runs", json={"input": "hello"}, headers={"X-Request-Id": "mine-1"})
+    assert answer.status_code == 202
+    until(lambda: "run.submitted" in (text := capsys.readouterr().err) and "request_id=mine-1" in text, "the line")
+
+
+def raw_answer(api: Served, sent: bytes) -> str:
+    host, port = api.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(sent)
+        return connection.recv(4_096).decode("latin-1").lower()
 
 
 # --- with a key ------------------------------------------------------------------------------------------------------
@@ -168,7 +196,7 @@ def test_pages_of_listed_origins_are_let_in_with_a_key(serve: Callable[..., Serv
         assert asked.status_code == 204
         assert asked.headers["Access-Control-Allow-Origin"] == LISTED
         assert asked.headers["Access-Control-Max-Age"] == "600"
-        assert "PATCH" in asked.headers["Access-Control-Allow-Methods"]
+        assert {"PATCH", "PUT"} <= set(asked.headers["Access-Control-Allow-Methods"].split(", "))
         allowed = asked.headers["Access-Control-Allow-Headers"].lower()
         assert {"authorization", "idempotency-key", "x-hermes-session-id", "x-stainless-os"} <= set(allowed.split(", "))
         assert "evil" not in allowed

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -144,3 +146,16 @@ def test_the_coming_slots_of_all_jobs_stand_in_one_order(http: httpx.Client) -> 
     first = http.get("/v1/slots?days=3&limit=5").json()
     assert (first["data"], first["has_more"]) == (said["data"][:5], True)
     assert http.get("/v1/slots?days=400").status_code == 400
+
+
+def test_the_slots_of_a_schedule_are_foretold_before_a_job_has_it(http: httpx.Client) -> None:
+    asked = {"schedule": "0 9 * * *", "timezone": "Europe/Berlin", "days": 30, "limit": 5}
+    said = http.get("/v1/slots", params=asked).json()
+    hours = {datetime.fromtimestamp(slot["at"], ZoneInfo("Europe/Berlin")).hour for slot in said["data"]}
+    assert (len(said["data"]), hours, said["has_more"]) == (5, {9}, True)
+    kept = http.post("/api/jobs", json=JOB | {"schedule": asked["schedule"], "timezone": asked["timezone"]}).json()
+    sheet = http.get(f"/v1/job-sheets/{kept['job']['id']}", params={"slots": 5}).json()
+    assert [slot["at"] for slot in said["data"]] == sheet["slots"], "a job has the slots that were foretold"
+    for wrong in ({"schedule": "now and then"}, {"schedule": "2001-01-01T09:00"}, asked | {"timezone": "Mars/Base"}):
+        refused = http.get("/v1/slots", params=wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "schedule"), wrong

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import multiprocessing
 import signal
 import threading
@@ -25,7 +27,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 from serving import KEY, PATIENCE_S, Served, served, until
 from support.questions import open_wait
-from support.store import Store, asks
+from support.store import ANSWER, Store, asks
+from test_artifacts_api import left
 from test_control import waiting
 
 from hermes_worker.core.messages import ModelReply, Usage
@@ -111,6 +114,44 @@ def test_a_stock_client_finds_the_tools_and_calls_them(api: Served, store: Store
     assert sorted(tools) == ["answer", "get_run", "run_agent", "steer", "stop"]
     assert (text_of(seen), seen.is_error) == ("Hello you", False)
     assert seen.structured_content["status"] == "completed"
+
+
+BINARY = b"\x00\xff\xfe"
+SKILL = "---\nname: tidy\ndescription: Tidy up a room.\n---\nBegin with the floor.\n"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_stock_client_reads_runs_sessions_and_artifacts_and_gets_skills(
+    api: Served, settings: Settings, mode: str
+) -> None:
+    folder = settings.home / "skills" / "house" / "tidy"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(SKILL)
+    run_id = left(api, ("a.csv", b"a,b"), ("z.bin", BINARY))
+
+    async def work(client: Client) -> Any:
+        listed = [one.uri for one in (await client.list_resources()).resources]
+        templates = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
+        run = json.loads((await client.read_resource(f"hermes://runs/{run_id}")).contents[0].text)
+        session = json.loads((await client.read_resource(f"hermes://sessions/{run_id}")).contents[0].text)
+        parts = [(await client.read_resource(one["uri"])).contents[0] for one in run["artifacts"]]
+        for wrong in ("hermes://runs/run_none", "hermes://artifacts/x", "file:///etc/passwd"):
+            with pytest.raises(MCPError, match="no resource"):
+                await client.read_resource(wrong)
+        prompts = [(one.name, one.description) for one in (await client.list_prompts()).prompts]
+        said = await client.get_prompt("tidy", {"input": "The kitchen."})
+        with pytest.raises(MCPError, match="no prompt"):
+            await client.get_prompt("dance")
+        return listed, templates, run, session, parts, prompts, said.messages[0].content.text
+
+    listed, templates, run, session, parts, prompts, said = connected(api.url, api.key, work, mode=mode)
+    assert {f"hermes://runs/{run_id}", f"hermes://sessions/{run_id}"} <= set(listed)
+    assert len(templates) == 3
+    assert (run["status"], run["output"]) == ("completed", ANSWER.text)
+    assert [row["role"] for row in session["messages"]] == ["user", "assistant"]
+    assert parts[0].text == "a,b" and base64.b64decode(parts[1].blob) == BINARY
+    assert prompts == [("tidy", "Tidy up a room.")]
+    assert "Begin with the floor." in said and said.endswith("The kitchen.")
 
 
 def _serve_until_killed(home: Path, database: str, broker: str | None, told: Connection) -> None:
@@ -361,7 +402,7 @@ def test_an_older_client_needs_no_session_and_gets_no_stream(api: Served) -> Non
     assert "mcp-session-id" not in greeted.headers
     ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert api.http.post("/mcp", json=ready).status_code == 202
-    other = api.http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "resources/list"})
+    other = api.http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe"})
     assert code_of(other) == (200, -32601), "a 404 would end the session of such a client"
     for method in ("GET", "DELETE"):
         assert api.http.request(method, "/mcp").status_code == 405

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from hermes_worker.store.access.audit import AuditLog
 from hermes_worker.store.access.principals import Tenants
 
 BYTES_MAX = 300_000
+LOADED_BYTES_MAX = 100_000
+"""Of all files that the first load asks for, compressed."""
 VENDORED = {
     # preact 11.2.0 and htm 3.1.1, as npm has them: package/dist/preact.mjs, package/hooks/dist/hooks.mjs,
     # package/dist/htm.module.js.
@@ -69,6 +72,19 @@ def test_the_page_is_small_and_what_others_wrote_is_as_they_wrote_it() -> None:
     assert sum(len(file.content) for file in files.values()) <= BYTES_MAX
     found = {path: hashlib.sha256(file.content).hexdigest() for path, file in files.items() if "/vendor/" in path}
     assert found == VENDORED
+
+
+def test_the_first_load_is_compressed_and_small(api: Served) -> None:
+    loaded = 0
+    for path, file in page_files().items():
+        with httpx.stream("GET", api.url + path, headers={"Accept-Encoding": "gzip"}, **PATIENT) as got:
+            raw = b"".join(got.iter_raw())
+        assert (got.headers["content-encoding"], got.headers["vary"]) == ("gzip", "Accept-Encoding"), path
+        assert gzip.decompress(raw) == file.content, path
+        loaded += len(raw)
+        plain = httpx.get(api.url + path, headers={"Accept-Encoding": "identity"}, **PATIENT)
+        assert ("content-encoding" in plain.headers, plain.content) == (False, file.content), path
+    assert loaded <= LOADED_BYTES_MAX
 
 
 def test_the_page_asks_for_all_its_modules_at_once() -> None:

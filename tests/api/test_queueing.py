@@ -127,4 +127,9 @@ def test_a_limit_that_is_reached_is_named_and_says_when_to_come_again(api: Serve
 
     refused = answers[429]
     assert refused.json()["error"]["param"] == "submits_per_min"
-    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    wait = refused.headers["Retry-After"]
+    assert 1 <= int(wait) <= 60
+    assert refused.headers["RateLimit-Policy"] == '"submits_per_min";q=1;w=60'
+    assert refused.headers["RateLimit"] == f'"submits_per_min";r=0;t={wait}'
+    told = [refused.headers[f"x-ratelimit-{name}-requests"] for name in ("limit", "remaining", "reset")]
+    assert told == ["1", "0", f"{wait}s"]

@@ -235,6 +235,10 @@ def test_jobs_are_read_as_in_the_database(local: CommandLine, remote: CommandLin
         connection.execute(firings.insert().values(job_pk=job_pk, **slot))
     lines = [*both(["cron", "list"], ["cron", "show", "nightly"], ["cron", "show", job[:5]], ["cron", "history", job])]
     same(local, remote, [*lines, ["cron", "next", job, "--limit", "3"]])
+    listed = [json.loads(line) for line in local.inline("cron", "history", job, "--json").out.splitlines()]
+    assert listed == [json.loads(line) for line in remote.inline("cron", "history", job, "--json").out.splitlines()]
+    unrun = dict.fromkeys(("run_id", "run_status", "execution", "remark", "ended_at"))
+    assert {**slot, **unrun, "is_waiting": False} in listed
     for words in (["show", "nobody"], ["remove", "nobody"], ["history", "nobody"], ["pause", "nobody"]):
         here, there = local.inline("cron", *words), remote.inline("cron", *words)
         assert (here.code, here.err) == (there.code, there.err)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import openai
+import pydantic
 import pytest
 from answering import answering
 from serving import Served, until
@@ -158,7 +159,25 @@ def test_a_failure_is_said_to_be_one(sdk: openai.OpenAI, store: Store) -> None:
         streamed = list(sdk.responses.create(input="Hello", stream=True))
     assert made.status == "failed"
     assert made.error is not None and "key is wrong" in made.error.message
+    assert made.error.to_dict()["type"] == "server_error", "the AI SDK cannot read an error without"
     assert streamed[-1].type == "response.failed"
+    assert (made.output_text, streamed[-1].response.output_text) == ("", "")
+
+
+def test_a_structured_response_that_fails_says_why(sdk: openai.OpenAI, store: Store) -> None:
+    class Answer(pydantic.BaseModel):
+        number: int
+
+    def fail(run_id: str) -> None:
+        failure = Failure(kind="output_invalid", message="it is no number")
+        store.runs.commit_failure(
+            store.turn(run_id), ModelFailed(exit_reason=ExitReason.OUTPUT_INVALID, failure=failure)
+        )
+
+    with answering(store, fail):
+        parsed = sdk.responses.parse(model="hermes-agent", input="Hello", text_format=Answer)
+    assert parsed.output_parsed is None
+    assert parsed.error is not None and "it is no number" in parsed.error.message
 
 
 def test_a_response_comes_as_it_is_written(api: Served, sdk: openai.OpenAI, store: Store) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.offered_skills import NO_SKILLS
 from hermes_worker.core.principals import Principal
-from hermes_worker.core.spec import REQUESTED, RunSpec
+from hermes_worker.core.spec import REQUESTED, Multitask, RunSpec
 from hermes_worker.live_settings import ChosenSettings
 from hermes_worker.models.identity import STAND_IN
 from hermes_worker.services.prompting import PromptTexts
@@ -30,7 +30,7 @@ from hermes_worker.services.run_stages import (
 )
 from hermes_worker.services.submission_rules import InvalidSubmission, Submission, make_fingerprint, validate
 from hermes_worker.settings import Settings, load_settings
-from hermes_worker.store.runs.runs import Multitask, NewRun
+from hermes_worker.store.runs.runs import NewRun
 
 NOW = 1_000_000.0
 RUN = "run_0123456789abcdef0123456789abcdef"
@@ -170,7 +170,9 @@ def test_what_is_asked_of_a_run_is_stored_as_it_was_asked(own: Settings) -> None
         "echo": {"x": [1]},
         "tags": ("t",),
         "output_schema": {"type": "object"},
+        "forced_tools": ("t",),
         "compress": "topic",
+        "about": "the nightly report",
         "files": "kept",
     }
     assert {*asked, "input", "history"} == set(REQUESTED)

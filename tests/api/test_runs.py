@@ -12,9 +12,9 @@ from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import CapacityAwaited, ModelFailed
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES, parse_rules
 from hermes_worker.core.run import ExitReason
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, parse_rules
 from hermes_worker.store.tables import tool_calls
 
 
@@ -36,6 +36,8 @@ def test_a_run_is_shown_through_its_life(api: Served, store: Store, http: httpx.
         "status": "queued",
         "session_id": "s",
         "title": "hello",
+        "session_title": "hello",
+        "kind": "request",
         "model": "m",
         "iteration": 0,
         "iterations_max": 90,

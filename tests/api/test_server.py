@@ -18,10 +18,11 @@ import pytest
 from serving import PATIENCE_S, until
 from support.migrated import bring_up
 
-from hermes_worker.api.server import allow_many_connections, open_sockets, serve
+from hermes_worker.api.server import open_sockets, serve
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import ServerSettings, Settings, load_settings, render_environ
 from hermes_worker.settings.server_key import find_server_key
+from hermes_worker.system.open_files import raise_open_file_limit
 
 PROGRAM = """
 from hermes_worker.api.server import serve
@@ -155,7 +156,7 @@ def test_the_limit_on_open_files_is_raised_as_far_as_allowed() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
-        allow_many_connections()
+        raise_open_file_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 65_536) if hard > 0 else 65_536
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

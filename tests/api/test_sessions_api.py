@@ -15,8 +15,8 @@ from support.store import Store, asks, settlement
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.features.retention.hold_rows import Retention
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.search.indexing import Indexer

@@ -14,11 +14,11 @@ import httpx
 import pytest
 import redis
 import sqlalchemy as sa
+from cloudevents.core.formats.json import JSONFormat
 from serving import FAST, Reader, Served, until
 from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.api.context import BROKER_THREADS, HEALTH_THREADS, STORE_THREADS
-from hermes_worker.api.server import allow_many_connections
 from hermes_worker.broker.queue import CONTROL_CHANNEL
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.events import ModelFailed
@@ -30,6 +30,7 @@ from hermes_worker.store.runs.calls import build_started_event
 from hermes_worker.store.tables import runs
 from hermes_worker.stream.live import Live, LiveEntry, make_stream_key
 from hermes_worker.stream.sse import GOING_AWAY
+from hermes_worker.system.open_files import raise_open_file_limit
 
 
 @pytest.fixture
@@ -54,6 +55,20 @@ def complete(store: Store, run_id: str, text: str = "Hello world") -> None:
 def watched_until(store: Store, run_id: str) -> float:
     with store.database.read() as connection:
         return connection.execute(sa.select(runs.c.watched_until).where(runs.c.run_id == run_id)).scalar_one()
+
+
+def test_a_run_may_be_told_in_cloud_events(api: Served, store: Store) -> None:
+    run_id = api.submit()
+    complete(store, run_id)
+    answer = api.http.get(f"/v1/runs/{run_id}/events", params={"format": "cloudevents"})
+    data = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    told = [JSONFormat().read(None, line.encode()) for line in data]
+    assert told[-1].get_type() == "hermes_worker.run.completed"
+    assert {one.get_source() for one in told} == {f"/v1/runs/{run_id}"}
+    assert len({one.get_id() for one in told}) == len(told) > 2
+    plain = api.http.get(f"/v1/runs/{run_id}/events").text
+    assert told[-1].get_data()["output"] == "Hello world" and '"specversion"' not in plain
+    assert api.http.get(f"/v1/runs/{run_id}/events", params={"format": "xml"}).status_code == 400
 
 
 def test_a_run_is_told_from_its_first_word_to_its_end(api: Served, store: Store, live: Live) -> None:
@@ -88,7 +103,14 @@ def test_a_run_is_told_from_its_first_word_to_its_end(api: Served, store: Store,
             "iteration": 1,
             "finish_reason": "tool_calls",
         },
-        {"event": "tool.started", "run_id": run_id, "tool": "tool0", "preview": '{"n":0}', "tool_call_id": "call_0"},
+        {
+            "event": "tool.started",
+            "run_id": run_id,
+            "tool": "tool0",
+            "preview": '{"n":0}',
+            "about": "n=0",
+            "tool_call_id": "call_0",
+        },
         {
             "event": "tool.completed",
             "run_id": run_id,
@@ -384,7 +406,7 @@ def test_an_id_that_we_did_not_give_is_refused(http: httpx.Client, api: Served, 
 
 def test_a_thousand_idle_readers_cost_no_threads_and_all_hear_the_end(api: Served, store: Store) -> None:
     """40 runs with 25 readers each, over raw sockets: clients of any library would cost more than the server."""
-    allow_many_connections()
+    raise_open_file_limit()
     run_ids = [api.submit() for _ in range(40)]
     host, port = api.url.removeprefix("http://").split(":")
     authorization = api.authorization

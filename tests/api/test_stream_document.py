@@ -85,7 +85,7 @@ def stopped(api: Served, store: Store) -> str:
 
 @pytest.fixture
 def streams(api: Served) -> Streams:
-    return Streams(api.http.get("/openapi.json").json())
+    return Streams(api.http.get("/openapi.json?openapi=3.2").json())
 
 
 def frames_of(api: Served, path: str, run_id: str) -> list[tuple[str, dict[str, Any]]]:

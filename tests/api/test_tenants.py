@@ -270,7 +270,7 @@ def seen(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str, dict[st
         if name == "number":
             continue  # it is in many texts, and in no answer
         text = text.replace(value, f"<{name}>")
-    headers = {name: value for name, value in answer.headers.items() if name != "date"}
+    headers = {name: value for name, value in answer.headers.items() if name not in ("date", "x-request-id")}
     return answer.status_code, text, headers
 
 

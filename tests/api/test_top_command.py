@@ -11,14 +11,14 @@ from serving import Served
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.cli.top.view import TopAction, TopState, list_rows, press_key, render_rows, update_fleet
+from hermes_worker.cli.top.view import OpenRun, TopAction, TopState, list_rows, press_key, render_rows, update_fleet
 from hermes_worker.cli.top.watching import FleetWatch
 from hermes_worker.client import HermesClient, RefusedError
-from hermes_worker.client.exchange import AnswerMismatch
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus, WaitKind
+from hermes_worker.operation import AnswerMismatch
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.waits import Waits
 
@@ -83,6 +83,26 @@ def test_a_section_that_cannot_be_read_is_reported_alone(watch: FleetWatch, monk
     assert facts.queues
 
 
+def test_a_fault_of_this_program_is_called_so(watch: FleetWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_client: HermesClient) -> None:
+        raise TypeError("float() argument must not be 'NoneType'")
+
+    monkeypatch.setattr(HermesClient, "provider_states", fail)
+    told = watch.poll_once().untold["keys"]
+    assert told == "a fault of hermes-worker, please report it: TypeError: float() argument must not be 'NoneType'"
+
+
+def test_a_question_is_answered(store: Store, watch: FleetWatch) -> None:
+    run_id = store.with_tools(Replay.ONCE)
+    question = Question(kind=WaitKind.INPUT, request={"question": "Which?"}, choices=("red", "blue"), expires_s=600)
+    Waits(store.database).ask(store.call(run_id), question)
+    state, action = looked(watch), None
+    for key in ("a", "2", "enter"):
+        state, action = press_key(state, key)
+    assert action is not None and watch.do(action) == "answered"
+    assert list(looked(watch).fleet.questions) == []
+
+
 def test_its_keys_do_what_they_say(store: Store, watch: FleetWatch) -> None:
     waits, runs = asking(store), [store.submit().run_id for _ in range(2)]
     state = looked(watch)
@@ -92,16 +112,17 @@ def test_its_keys_do_what_they_say(store: Store, watch: FleetWatch) -> None:
     assert store.status(runs[0]) is RunStatus.CANCELLED
     with pytest.raises(RefusedError):
         watch.do(confirmed(state, list_rows(state.fleet)[0], "d"))
-    assert waits in text_of(looked(watch))
+    assert f"run {waits}" in list_rows(looked(watch).fleet)
 
 
 def test_a_run_is_opened_with_its_tree_and_its_calls(store: Store, watch: FleetWatch) -> None:
     parent = store.with_tools(Replay.PURE)
     store.delegate(parent, 2)
-    opened = watch.open_run(parent)
+    opened = watch.open(OpenRun(run_id=parent))
     text = "\n".join(opened.lines)
     assert text.count("run_") >= 3
     assert "calls" in opened.lines and "1.0" in text
+    assert "  user: " in text[text.index("\nconversation\n") :]
 
 
 def test_what_the_key_may_not_see_is_said(api: Served, store: Store) -> None:
@@ -116,10 +137,10 @@ def test_what_the_key_may_not_see_is_said(api: Served, store: Store) -> None:
 
 def test_a_server_that_is_away_leaves_what_was_seen_last(api: Served, store: Store, watch: FleetWatch) -> None:
     run_id = store.submit().run_id
-    assert run_id in text_of(looked(watch))
+    assert f"run {run_id}" in list_rows(looked(watch).fleet)
     api.stop()
     state = looked(watch)
-    assert run_id in text_of(state)
+    assert f"run {run_id}" in list_rows(state.fleet)
     assert "not connected" in text_of(state)
 
 

@@ -16,8 +16,10 @@ from hermes_worker.cli.chat.line_parser import (
     Meaning,
     Misread,
     Respond,
+    RunHere,
     Say,
     SlashVerb,
+    UseSkill,
     list_completions,
     parse_line,
     render_help,
@@ -44,6 +46,11 @@ QUESTION = PendingQuestion(wait_id=8, is_approval=False, text="Which?", choices=
         ("/steer two\nlines", Do(verb=SlashVerb.STEER, argument="two\nlines")),
         ("/model", Do(verb=SlashVerb.MODEL)),
         ("/model a/b", Do(verb=SlashVerb.MODEL, argument="a/b")),
+        ("!ls -la", RunHere(command="ls -la")),
+        ("!", Say(text="!")),
+        (" !important", Say(text="!important")),
+        ("/queue and then", Say(text="and then")),
+        ("/fork", Do(verb=SlashVerb.BRANCH)),
         ("/compress the parser", Do(verb=SlashVerb.COMPRESS, argument="the parser")),
     ],
 )
@@ -143,16 +150,34 @@ def test_a_line_that_was_begun_before_a_question_came_does_not_answer_it(line: s
 def test_the_help_names_every_command_and_every_command_is_read() -> None:
     text = "\n".join(render_help())
     for command in COMMANDS:
-        assert f"/{command.verb.value} " in f"{text} "
-        line = f"/{command.verb.value}{' x' if command.needs_argument else ''}"
-        assert not isinstance(parse_line(line, [APPROVAL]), Misread), line
-    assert {command.verb for command in COMMANDS} == set(SlashVerb)
+        assert f"/{command.name} " in f"{text} "
+        for name in (command.name, *command.aliases):
+            line = f"/{name}{' x' if command.needs_argument else ''}"
+            assert not isinstance(parse_line(line, [APPROVAL]), Misread), line
+    assert {command.name for command in COMMANDS} == {verb.value for verb in SlashVerb}
+    names = [name for command in COMMANDS for name in (command.name, *command.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_a_command_of_my_own_answers_no_question() -> None:
+    assert parse_line("!yes", [APPROVAL]) == RunHere(command="yes")
+
+
+def test_a_skill_is_a_command_unless_one_of_ours_is_called_so() -> None:
+    skills = ("Review", "stop")
+    assert parse_line("/review the diff", skills=skills) == UseSkill(name="Review", text="the diff")
+    assert parse_line("/stop", skills=skills) == Do(verb=SlashVerb.STOP)
+    for line, why in (("/review", "write /Review TEXT"), ("/reviw x", "did you mean /Review?")):
+        found = parse_line(line, skills=skills)
+        assert isinstance(found, Misread) and why in found.why
+    assert [name for name, _ in list_completions("/Rev", (), (), skills)] == ["/Review"]
+    assert [name for name, _ in list_completions("/re", (), (), ("review-code",))][-1] == "/review-code"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/st", ["/stop", "/steer"]),
+        ("/st", ["/stop", "/status", "/steer"]),
         ("/resume chat", ["/resume chat-1"]),
         ("hello", []),
         ("", []),

@@ -321,10 +321,11 @@ def texts_of(shown: Shown) -> list[str]:
 
 
 @given(st.lists(EVENTS, max_size=12))
+@example([{"event": "approval.request", "command": "rm\u00a0-rf \ud800\ue000 x\nrm y"}])
 def test_any_events_are_taken_and_whatever_is_shown_is_text(events: list[dict[str, Any]]) -> None:
     state, shown = told(*events)
     for each in shown:
         assert all(text == strip_controls(text) for text in texts_of(each)), each
-        assert all("\n" not in text for text in texts_of(each)) or isinstance(each, Prose | ChatEnd)
+        assert all("\n" not in text for text in texts_of(each)) or isinstance(each, Prose | ChatEnd | PendingQuestion)
     assert state.doing == strip_controls(state.doing)
     assert state.reply.unfinished.text == strip_controls(state.reply.unfinished.text)

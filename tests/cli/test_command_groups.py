@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -114,3 +115,34 @@ def test_nothing_names_an_old_spelling() -> None:
         for match in spelled.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("hermes-worker runs li", "list"),
+        ("hermes-worker runs list -o y", "yaml"),
+        ("hermes-worker runs show --j", "--json"),
+    ],
+)
+def test_bash_completes_commands_options_and_values(line: str, offered: str) -> None:
+    words = line.split()
+    script = f"""
+        source <(hermes-worker config completion bash)
+        COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}
+        _hermes_worker_completion hermes-worker {words[-1]} {words[-2]}
+        echo "${{COMPREPLY[@]}}"
+    """
+    environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    ran = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, env=environ, check=True)
+    assert ran.stdout.split() == [offered], ran.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_read_the_script_that_is_printed_for_them(hermes: CommandLine, shell: str) -> None:
+    script = hermes.inline("config", "completion", shell).out
+    assert f"{shell}_complete" in script
+    if (found := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed here")
+    ran = subprocess.run([found, "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

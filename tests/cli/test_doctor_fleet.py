@@ -131,7 +131,11 @@ def test_what_can_be_put_right_is_when_it_is_asked_for(home: Path, hermes: Comma
     assert unread.exists()
     key.chmod(0o644)  # who asks an API with the key closes it
     found = [json.loads(line) for line in hermes.inline("doctor", "--json", "--fix").out.splitlines()]
-    assert [row["subject"] for row in found if row["grade"] == "fixed"] == ["API", "broker"]
+    # What killed processes of tests beside this one left on the disk is put right as well.
+    assert [row["subject"] for row in found if row["grade"] == "fixed" and row["subject"] != "left"] == [
+        "API",
+        "broker",
+    ]
     assert key.stat().st_mode & 0o077 == 0
     assert not unread.exists()
 

@@ -17,6 +17,7 @@ import pytest
 from support.commandline import find_command
 
 from hermes_worker import installed
+from hermes_worker.cli import help_page
 from hermes_worker.cli.entry import main, sentence_of
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 
@@ -37,24 +38,49 @@ def no_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
 
 
-@pytest.mark.parametrize("name", list(installed.get_installed().commands))
-def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
-    command, _ = find_command(name.split())
-    assert installed.get_installed().commands[name].summary == command.get_short_help_str(limit=200) or isinstance(
-        command, click.Group
-    )
+def test_the_list_of_commands_says_what_the_command_says() -> None:
+    for name, declared in installed.get_installed().commands.items():
+        command, _ = find_command(name.split())
+        assert declared.summary == command.get_short_help_str(limit=200) or isinstance(command, click.Group), name
 
 
-@pytest.mark.parametrize("name", list(installed.get_installed().commands))
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*name.split(), "--help") == 0
-    assert "Usage: hermes-worker" in capsys.readouterr().out
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in installed.get_installed().commands:
+        assert call(*name.split(), "--help") == 0, name
+        assert "Usage: hermes-worker" in capsys.readouterr().out, name
 
 
 def test_the_whole_explains_itself_without_importing_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
     shown = capsys.readouterr().out
     assert all(f"  {name}  " in shown for name in installed.get_installed().commands if " " not in name)
+
+
+def test_the_page_of_help_is_what_the_command_line_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(help_page.WIDTH))
+    assert call("--help") == 0
+    assert capsys.readouterr().out == help_page.PAGE, "run 'python docs/make_reference.py'"
+
+
+def test_the_page_is_not_shown_where_there_may_be_other_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = {"HERMES_HOME": str(tmp_path)}
+    monkeypatch.setenv("COLUMNS", "100")
+    assert help_page.show_page(home)
+    assert capsys.readouterr().out == help_page.PAGE
+    assert not help_page.show_page({**home, "HERMES_EXTENSIONS": "mine"})
+    (tmp_path / "config.yaml").write_text("extensions:\n  enabled: [mine]\n")
+    assert not help_page.show_page(home)
+    (tmp_path / "config.yaml").unlink()
+    (tmp_path / ".env").write_text("HERMES_EXTENSIONS=mine\n")
+    assert not help_page.show_page(home)
+    (tmp_path / ".env").unlink()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert not help_page.show_page(home)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

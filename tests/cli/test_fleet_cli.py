@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from support.commandline import CommandLine, Finished
 from support.questions import DANGER, QUESTION
 from support.store import Store, asks
@@ -38,14 +39,14 @@ def test_a_list_has_the_columns_that_were_asked_for(hermes: CommandLine, store: 
     [child] = store.delegate(root, 1)
     store.answer(child)
 
-    assert hermes("runs", "list", "--columns", "status,run").out.splitlines() == [
+    assert hermes("runs", "list", "--all", "--columns", "status,run").out.splitlines() == [
         "STATUS     RUN",
         f"completed  {child}",
         f"running    {root}",
     ]
     wide = hermes("runs", "list", "-o", "wide").out.splitlines()
-    assert wide[0].split()[:4] == ["RUN", "STATUS", "CREATED", "TOOK"]
-    assert "nightly" in wide[2]
+    assert wide[0].split()[:4] == ["TITLE", "STATUS", "CREATED", "TOOK"]
+    assert "nightly" in wide[1]
     wrong = hermes("runs", "list", "--columns", "run,stauts")
     assert wrong.code == 2
     assert "Did you mean 'status'?" in wrong.err
@@ -66,6 +67,33 @@ def test_runs_are_listed_by_where_they_came_from_and_by_who_began_them(hermes: C
     assert dry.split()[0] == child
 
 
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [("80", "TITLE STATUS WHEN RUN"), ("120", "TITLE STATUS WHEN TOOK COST MODEL RUN")],
+)
+def test_a_list_says_what_was_asked_and_folds_what_was_delegated(
+    hermes: CommandLine, store: Store, columns: str, named: str
+) -> None:
+    root = store.with_tools(Replay.PURE, input="Compare the offers\nof these three")
+    [child] = store.delegate(root, 1)
+    store.ask_tools(child, asks(Replay.PURE))
+    [grandchild] = store.delegate(child, 1)
+    hermes.environ["COLUMNS"] = columns
+
+    [header, line] = hermes("runs", "list").out.splitlines()
+    assert header.split() == named.split()
+    assert line.startswith("Compare the offers (+2)  waiting_for_children  ")
+    assert line.split()[-1] in root
+    opened = hermes("runs", "list", "--tree").out.splitlines()[1:]
+    assert [len(each) - len(each.lstrip()) for each in opened] == [0, 2, 4]
+    assert all(len(each) <= int(columns) for each in [header, *opened])
+    assert hermes("runs", "list", "-o", "name").out.split() == [root]
+    assert hermes("runs", "list", "--all", "-o", "name").out.split() == [grandchild, child, root]
+    [document] = yaml.safe_load(hermes("runs", "list", "-o", "yaml").out)
+    assert (document["title"], document["delegated"], document["kind"]) == ("Compare the offers", 2, "request")
+    assert documents(hermes("runs", "list", "-o", "json")) == documents(hermes("runs", "list", "--json")) == [document]
+
+
 # --- trees and calls -------------------------------------------------------------------------------------------------
 
 
@@ -77,9 +105,9 @@ def test_a_tree_is_shown_each_run_below_the_one_that_began_it(hermes: CommandLin
     store.answer(grandchild)
 
     lines = hermes("runs", "tree", second).out.splitlines()
-    assert [line.split()[0] for line in lines] == ["RUN", root, first, grandchild, second]
+    assert [line.split()[-1] for line in lines] == ["RUN", root, first, grandchild, second]
     assert [len(line) - len(line.lstrip()) for line in lines[1:]] == [0, 2, 4, 2]
-    assert lines[3].rstrip().endswith("done")
+    assert " done " in lines[3]
     found = documents(hermes("runs", "tree", root, "--json"))
     assert [(each["run_id"], each["parent_run_id"], each["depth"]) for each in found] == [
         (root, None, 0),
@@ -97,7 +125,7 @@ def test_a_tree_is_narrowed_to_runs_that_fit_and_those_that_led_to_them(hermes: 
     store.answer(grandchild)
 
     def shown(*words: str) -> list[str]:
-        return [line.split()[0] for line in hermes("runs", "tree", root, *words).out.splitlines()[1:]]
+        return [line.split()[-1] for line in hermes("runs", "tree", root, *words).out.splitlines()[1:]]
 
     assert shown("--status", "completed") == [root, first, grandchild]
     assert shown("--depth", "1") == [root, first, second]
@@ -111,8 +139,8 @@ def test_a_tree_keeps_its_shape_on_a_narrow_terminal(hermes: CommandLine, store:
     [child] = store.delegate(root, 1)
     hermes.environ["COLUMNS"] = "80"
     lines = hermes("runs", "tree", root).out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [root[:16], child[:16]]
-    assert lines[2].startswith("  run_")
+    assert [line.split()[-1] for line in lines[1:]] == [root[:16], child[:16]]
+    assert [len(line) - len(line.lstrip()) for line in lines[1:]] == [0, 2]
     assert all(len(line) <= 80 for line in lines)
 
 
@@ -252,10 +280,7 @@ def test_spend_is_told_apart_and_says_what_is_not_known(hermes: CommandLine, sto
     found = documents(hermes("runs", "spend", "--by", "model", "--json"))
     assert [(each["key"], each["cost_usd"]) for each in found] == [("large", 5.0), ("small", 1.0), ("odd", None)]
     lines = hermes("runs", "spend", "--by", "model").out.splitlines()
-    assert [line.split()[:3] for line in lines[1:]] == [
-        ["large", "1", "5.0000"],
-        ["small", "1", "1.0000"],
-        ["odd", "1", "?"],
-    ]
+    rows = [[cell.strip() for cell in line.split("  ") if cell.strip()][:3] for line in lines[1:]]
+    assert rows == [["large", "1", "$5.00"], ["small", "1", "$1.00"], ["odd", "1", "no price known"]]
     assert lines[3].endswith("1 run")
     assert hermes("runs", "spend", "--until", "2020-01-01").err.strip() == "no run was accepted in this time"

@@ -6,6 +6,7 @@ import json
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from support.commandline import CommandLine, Finished
 
 from hermes_worker.cli import init as init_module
 from hermes_worker.cli.init_files import COMPOSE_PASSWORDS, read_value
+from hermes_worker.cli.mcp_clients import MCP_CLIENTS
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.models.scripted.server import ScriptedServer
 from hermes_worker.settings import load_settings
@@ -403,3 +405,16 @@ def test_options_that_do_not_go_together_are_refused(hermes: CommandLine, words:
     ended = hermes.inline("init", "--yes", *words)
     assert ended.code == 2
     assert said in ended.err
+
+
+def test_the_block_of_each_mcp_client_can_be_read_and_holds_no_key(hermes: CommandLine) -> None:
+    for name in MCP_CLIENTS:
+        done = hermes.inline("init", "--mcp-client", name)
+        assert done.code == 0, done.err
+        block = tomllib.loads(done.out) if name == "codex" else json.loads(done.out)
+        server = next(iter(block.values()))["hermes"] if name != "vscode" else block["servers"]["hermes"]
+        assert "http://127.0.0.1:8642/mcp" in str(server)
+        assert MCP_CLIENTS[name].file in done.err and "server.key" in done.err.replace("api.key", "server.key")
+    assert not (hermes.home / "config.yaml").exists()
+    wrong = hermes.inline("init", "--mcp-client", "emacs")
+    assert wrong.code == 2 and "vscode" in wrong.err

@@ -11,8 +11,8 @@ import pytest
 from support.commandline import CommandLine, wait_for
 from support.store import Store, check
 
+from hermes_worker.core.retention_rules import DEFAULT_RULES, parse_rules
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, parse_rules
 from hermes_worker.features.retention.work import prune_files
 
 DAY_S = 86_400.0

@@ -10,7 +10,7 @@ import pytest
 from hermes_worker.cli.follow import Notice
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.screen import Screen, flatten_text, strip_controls
-from hermes_worker.stream.sse import WireEvent
+from hermes_worker.stream.wire_events import WireEvent
 
 
 def event(name: str, **fields: Any) -> WireEvent:

@@ -18,6 +18,7 @@ NAMED = {"run_id", "run_ids", "job", "delivery_id", "key_id"}
 """Arguments that name something which has an owner."""
 MORE = {
     ("runs", "steer"): ["faster"],
+    ("runs", "fork"): ["--at", "0"],
     ("runs", "answer"): ["yes"],
     ("runs", "restore"): ["4f1a2b"],
     ("cron", "edit"): ["--prompt", "x"],

@@ -14,6 +14,8 @@ from hermes_worker.cli.top.fleet import (
     FleetFacts,
     FleetQuestion,
     FleetRun,
+    ListedEntry,
+    TopTab,
     compute_usd_per_minute,
     parse_keys,
     parse_parents,
@@ -26,17 +28,19 @@ from hermes_worker.cli.top.fleet import (
 )
 from hermes_worker.cli.top.view import (
     AnswerApproval,
+    AnswerWords,
     LeaveTop,
     OpenedRun,
+    OpenListed,
     OpenRun,
     PauseRun,
     ResumeRun,
+    ShowTab,
     StopRun,
     TopAction,
     TopLine,
     TopState,
     choose_window,
-    format_short,
     list_rows,
     mark_as_old,
     press_key,
@@ -60,7 +64,7 @@ def document(run_id: str, **more: Any) -> RunObject:
 
 
 def waiting(**told: Any) -> list[WaitObject]:
-    return [WaitObject.model_construct(kind="approval", created_at=NOW, **told)]
+    return [WaitObject.model_construct(**{"kind": "approval", "created_at": NOW, "choices": [], **told})]
 
 
 RUN = FleetRun(run_id="run_a", status="running", age_s=90, iteration=3, cost_usd=0.5, model="m", about="about")
@@ -139,7 +143,7 @@ def test_unknown_spending_is_not_nothing() -> None:
     assert sum_spent([None]) is None
     assert sum_spent([]) == 0.0
     assert sum_spent([None, 0.25, 0.5]) == 0.75
-    assert "spent today unknown" in render_rows(TopState(fleet=FleetFacts(at=NOW)))[0].text
+    assert "spent today no price known" in render_rows(TopState(fleet=FleetFacts(at=NOW)))[0].text
 
 
 def test_a_tree_is_shown_by_depth() -> None:
@@ -154,10 +158,10 @@ def test_a_tree_is_shown_by_depth() -> None:
     ]
     tree = TreeObject(root_run_id="run_a", total=4, data=nodes)
     assert render_tree(tree) == [
-        "run_a  running  $0.5000  about run_a",
-        "  run_b  running  about run_b",
-        "    run_d  running  about run_d",
-        "  run_c  running  about run_c",
+        "about run_a  running  $0.5000  run_a",
+        "  about run_b  running  run_b",
+        "    about run_d  running  run_d",
+        "  about run_c  running  run_c",
     ]
     assert render_tree(tree.model_copy(update={"total": 6}))[-1] == "and 2 more"
     assert parse_parents(tree) == {"run_b": "run_a", "run_c": "run_a", "run_d": "run_b"}
@@ -202,11 +206,59 @@ def test_what_cannot_be_taken_back_is_confirmed(row: str, key: str, action: TopA
         assert (nothing, after.confirming, after.said) == (None, None, "nothing was done")
 
 
+def pressed(state: TopState, *keys: str) -> tuple[TopState, TopAction | None]:
+    action = None
+    for key in keys:
+        state, action = press_key(state, key)
+    return state, action
+
+
 @pytest.mark.parametrize("row", ["wait 8", "run run_b"])
-def test_a_question_is_no_approval(row: str) -> None:
-    state, action = press_key(at(row), "a")
+def test_a_question_is_answered_with_words_below_its_text(row: str) -> None:
+    asked = replace(QUESTION, choices=("red", "blue"))
+    state, action = press_key(at(row, replace(FLEET, questions=[APPROVAL, asked])), "a")
     assert (action, state.confirming) == (None, None)
-    assert "nothing here waits to be allowed" in state.said
+    assert [line.text for line in render_foot(state)][:3] == ["? Which?", "  1 red", "  2 blue"]
+    assert pressed(state, *"2x", "backspace", "enter")[1] == AnswerWords(run_id="run_b", wait_id=8, text="2")
+    done, action = pressed(state, *"sq y", "escape")
+    assert (done.answering, action, done.typed) == (None, None, "")
+    assert pressed(state, " ", "enter")[0].said == "nothing was answered"
+
+
+def test_a_question_that_is_answered_with_words_cannot_be_denied() -> None:
+    state, action = press_key(at("wait 8"), "d")
+    assert (action, state.confirming, state.said) == (None, None, "nothing here waits for that answer")
+
+
+def test_a_filter_shows_what_holds_its_text() -> None:
+    state, _ = pressed(at("run run_a"), "/", *"PAUS")
+    assert list_rows(state.fleet) == ["run run_b"] and state.chosen == "run run_b"
+    kept, _ = pressed(state, "enter")
+    assert list_rows(update_fleet(kept, FLEET).fleet) == ["run run_b"], "the next look is filtered as well"
+    assert "/PAUS" in render_foot(kept)[0].text
+    assert list_rows(pressed(kept, "escape")[0].fleet) == list_rows(FLEET)
+    assert list_rows(pressed(state, "escape")[0].fleet) == list_rows(FLEET)
+
+
+def test_runs_are_sorted_by_a_key() -> None:
+    dear = replace(RUN, run_id="run_c", cost_usd=9.0, age_s=1, depth=1, status="queued")
+    state = at("run run_a", replace(FLEET, questions=[], runs=[RUN, dear]))
+    orders = []
+    for _ in range(4):
+        state, _ = press_key(state, "o")
+        orders.append((state.said, [run.run_id for run in state.fleet.runs], [run.depth for run in state.fleet.runs]))
+    assert orders == [
+        ("runs by age", ["run_a", "run_c"], [0, 0]),
+        ("runs by cost", ["run_c", "run_a"], [0, 0]),
+        ("runs by status", ["run_c", "run_a"], [0, 0]),
+        ("runs by tree", ["run_a", "run_c"], [0, 1]),
+    ]
+
+
+def test_a_question_says_why_it_is_asked() -> None:
+    questions = parse_questions(waiting(id=7, run_id="run_a", command="rm x", description="deletes", choices=[]), NOW)
+    state, _ = press_key(at("wait 7", replace(FLEET, questions=questions)), "a")
+    assert state.sure == "allow it once (deletes): rm x?"
 
 
 @pytest.mark.parametrize(
@@ -296,6 +348,20 @@ def test_the_chosen_line_is_always_among_those_shown(count: int, chosen: int, he
     assert any(line.style == "chosen" for line in seen)
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (59.9, "59s"), (60, "1m"), (7_300, "2h"), (200_000, "2d")])
-def test_lengths_of_time_are_short(seconds: float, text: str) -> None:
-    assert format_short(seconds) == text
+def test_a_key_shows_sessions_and_jobs_whose_rows_open() -> None:
+    state, action = press_key(at("run run_a"), "tab")
+    assert action == ShowTab(tab=TopTab.SESSIONS)
+    entries = [ListedEntry(id=name, cells=(f"talk {name}", "-", "now", "7", "$0.10", name)) for name in ("s1", "s2")]
+    state = update_fleet(state, FleetFacts(at=NOW, tab=TopTab.SESSIONS, listed=entries, runs=[RUN]))
+    texts = [line.text for line in render_rows(state)]
+    assert any("talk s1" in text for text in texts) and not any("run_a" in text for text in texts)
+    down, _ = press_key(state, "j")
+    assert press_key(down, "enter")[1] == OpenListed(tab=TopTab.SESSIONS, id="s2")
+    assert press_key(down, "s")[1] is None, "nothing there is a run"
+    found = press_key(press_key(press_key(state, "/")[0], "2")[0], "enter")[0]
+    assert [entry.id for entry in found.fleet.listed] == ["s2"]
+    assert press_key(press_key(state, "tab")[0], "tab")[1] == ShowTab(tab=TopTab.FLEET)
+
+
+def test_a_key_opens_what_the_calls_of_a_run_said() -> None:
+    assert press_key(at("run run_a"), "l")[1] == OpenRun(run_id="run_a", has_logs=True)

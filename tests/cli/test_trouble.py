@@ -199,7 +199,7 @@ def test_chaos_touches_no_database_of_a_fleet(
 def test_chaos_has_one_database(hermes: Command) -> None:
     ended = hermes("dev", "chaos", "--own-postgres", "--database", "sqlite:///x.db")
     assert ended.code == 2
-    assert "--own-postgres exclude each other" in ended.err
+    assert "--own-postgres and --sqlite exclude each other" in ended.err
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "redis//localhost", "nonsense", "redis://h:port/0"])

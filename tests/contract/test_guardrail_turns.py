@@ -11,7 +11,7 @@ import pytest
 from dialects import API_MODE, RULES, Said, ToolUse
 from strict_server import StrictServer
 from support.store import Store, check
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.core.guardrails import GUARD_FIELD, GuardrailRules
 from hermes_worker.core.run import ExitReason, RunStatus
@@ -63,7 +63,7 @@ def test_a_call_that_fails_again_is_remarked_upon(turns: Turns, server: StrictSe
 def test_a_call_that_fails_for_ever_is_blocked_and_its_turn_ends(
     turns: Turns, server: StrictServer, tmp_path: Path
 ) -> None:
-    turns.parts = replace(turns.parts, guardrails=GuardrailRules(stops=True))
+    turns.parts = change_parts(turns.parts, guardrails=GuardrailRules(stops=True))
     server.says(*reading(9))
 
     run_id = ended(turns, tmp_path / "workspace")

@@ -11,6 +11,7 @@ import redis
 from dialects import API_MODE, HELLO, RULES
 from strict_server import Fault, StrictServer, body, instead_of_event, status
 from support.dumps import texts_of
+from support.samples import take_turns
 from support.store import Store
 from support.turns import KEY, Turns
 from support.valkey import for_administrator
@@ -54,8 +55,7 @@ def _content(client: redis.Redis, key: str) -> object:
             return key
 
 
-@pytest.mark.parametrize("key", [KEY, OTHER_KEY])
-@pytest.mark.parametrize("wire", RULES)
+@pytest.mark.parametrize(("key", "wire"), take_turns([KEY, OTHER_KEY], list(RULES)))
 def test_a_key_that_a_provider_repeats_reaches_nobody(
     store: Store,
     server: StrictServer,

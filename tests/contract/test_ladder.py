@@ -28,10 +28,10 @@ from hermes_worker.core.effects import Iterate
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.models.chain import ModelChoice, ProviderChain
 from hermes_worker.models.credentials import CredentialPool
 from hermes_worker.models.governor import ConfiguredLimits, Governor
-from hermes_worker.store.runs.views import RunView
 from hermes_worker.stream.live import make_stream_key
 from hermes_worker.tasks.iteration.requests import ModelOptions
 
@@ -376,7 +376,7 @@ def test_reasoning_that_is_rejected_is_left_out_for_the_rest_of_the_turn(turns: 
         "codex_responses": "The encrypted content for item rs_1 could not be verified",
         "chat_completions": "messages.1: Invalid `signature` in `thinking` block",
     }
-    wire = turns.parts.chain.route("m", 0).wire.value
+    wire = turns.parts.models.chain.route("m", 0).wire.value
     again = Said(thinking="hm", calls=(ToolUse(id="call_2", name="todo"),))
     server.says(Said(thinking="hm", calls=CALL.calls), again, HELLO)
     run_id = turns.submit()

@@ -15,6 +15,7 @@ from support.turns import Turns
 
 from hermes_worker.agent.prompt.compactors import SummaryCompactor
 from hermes_worker.core.auxiliary import AuxTask
+from hermes_worker.core.compactions import select_visible
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.hooks import HookEvent
 from hermes_worker.core.recovery.request_policy import UNSUMMARISED_MAX
@@ -73,6 +74,20 @@ def test_a_conversation_is_summarised_and_no_model_is_asked_for_an_answer(turns:
     assert "numbers were counted" in shown and "/compress" not in shown
     assert len(shown) < len(json.dumps(server.accepted[sent - 1]))
     check(turns.store)
+
+
+def test_a_history_is_summarised_in_a_session_of_its_own(turns: Turns, server: StrictServer) -> None:
+    """As ``POST /v1/responses/compact`` asks for it."""
+    history = [{"role": role, "content": f"{number} {BIG}"} for number in range(20) for role in ("user", "assistant")]
+    server.says(Said(text="## Goal\nnumbers were counted"))
+    run_id = turns.submit(input="/compress", compress="", history=history, toolsets=("none",))
+    turns.finish(run_id)
+
+    assert turns.store.views.load_run(run_id).status is RunStatus.COMPLETED
+    shown = [str(json.loads(row.body)["content"]) for row in select_visible(turns.store.views.load_transcript(run_id))]
+    assert any("numbers were counted" in text for text in shown)
+    assert len(shown) < len(history) and not any(text.startswith("/compress") for text in shown)
+    assert shown[-1] == history[-1]["content"], "the newest rows stand as they are"
 
 
 def test_a_short_conversation_is_left_as_it_is(turns: Turns, server: StrictServer) -> None:

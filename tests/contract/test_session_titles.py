@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from dialects import HELLO, Said
 from strict_server import StrictServer, status
 from support.store import Store, check
-from support.turns import Turns
+from support.turns import Turns, change_parts
 
 from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.pricing import parse_own_price
@@ -32,7 +31,7 @@ def servers() -> Iterator[tuple[StrictServer, StrictServer]]:
 def turns_over(store: Store, servers: tuple[StrictServer, StrictServer]) -> Turns:
     own = ProviderChain(ModelChoice(base_url=servers[1].base_url, api_key="k", model="small"))
     turns = Turns.over(store, servers[0].base_url, aside={AuxTask.TITLE: own})
-    turns.parts = replace(
+    turns.parts = change_parts(
         turns.parts, prices=dict([parse_own_price("custom:small=10/20"), parse_own_price("custom:strict=1/1")])
     )
     return turns
@@ -49,7 +48,8 @@ def test_a_conversation_gets_its_title_after_its_first_turn(
     check(store)
 
     view = store.views.load_run(run_id)
-    assert (view.output, view.title) == (HELLO.text, "A Friendly Greeting")
+    assert (view.output, view.title) == (HELLO.text, "hello there")
+    assert view.session_title == "A Friendly Greeting"
     assert view.status is RunStatus.COMPLETED
     asked = json.dumps(servers[1].accepted[0])
     assert "hello there" in asked and HELLO.text in asked and '"small"' in asked
@@ -62,7 +62,8 @@ def test_a_conversation_gets_its_title_after_its_first_turn(
 
     again = turns.submit(input="and now?", session_id="s")
     turns.finish(again)
-    assert store.views.load_run(again).title == "A Friendly Greeting"
+    view = store.views.load_run(again)
+    assert (view.title, view.session_title) == ("and now?", "A Friendly Greeting")
     assert len(servers[1].accepted) == 1
 
 

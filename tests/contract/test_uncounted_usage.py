@@ -15,14 +15,14 @@ from strict_server import Fault, StrictServer, body, cut_after, hang_up, reset, 
 from support.fault_server import Received, Reply
 from support.patience import PATIENCE_S
 from support.store import Store, check
-from support.turns import Turns
+from support.turns import Turns, change_parts
 
 from hermes_worker.api.schema import build_usage_object
 from hermes_worker.cli.screen import format_summary
 from hermes_worker.core.pricing import CostStatus, parse_own_price
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.services.results import build_turn_result
-from hermes_worker.store.runs.views import RunView
 from hermes_worker.tasks.leases import AbortReason
 
 pytestmark = pytest.mark.usefixtures("no_time_for_short_waits")
@@ -88,7 +88,7 @@ def finished(turns: Turns, server: StrictServer, **changes: object) -> RunView:
 
 
 def priced(turns: Turns) -> Turns:
-    return replace(turns, parts=replace(turns.parts, prices=PRICED))
+    return replace(turns, parts=change_parts(turns.parts, prices=PRICED))
 
 
 @pytest.mark.parametrize("name", UNCOUNTED)

@@ -30,6 +30,7 @@ from strict_server import (
     silence,
     status,
 )
+from support.samples import take_turns
 from vendor_rules import CONVERSE_MODEL, VENDOR_RULES
 
 from hermes_worker.agent.prompt.cache_markers import CacheLayout, add_cache_markers
@@ -137,6 +138,17 @@ ARGUMENTS_AS_TEXT = tuple(wire.name for wire in WIRES if wire.name != "gemini")
 def wire(request: pytest.FixtureRequest) -> Wire:
     found: Wire = request.param
     return found
+
+
+def _name(value: Any) -> str:
+    """How a wire or a case is named in the id of a test."""
+    match value:
+        case Wire(name=name):
+            return name
+        case Case(status=code, message=message):
+            return f"{code} {message[:30]}"
+        case _:
+            return str(value)[:30]
 
 
 def over(*names: str) -> pytest.MarkDecorator:
@@ -438,7 +450,11 @@ def test_a_history_from_outside_is_put_right_before_it_is_sent(wire: Wire, serve
     assert server.refusals == []
 
 
-@pytest.mark.parametrize("name", sorted(set(BROKEN_HISTORIES) - {"private fields", "nameless call without an id"}))
+@pytest.mark.parametrize(
+    ("wire", "name"),
+    take_turns(WIRES, sorted(set(BROKEN_HISTORIES) - {"private fields", "nameless call without an id"})),
+    ids=_name,
+)
 def test_a_stored_history_that_is_broken_is_put_right_for_every_request(
     wire: Wire, server: StrictServer, name: str
 ) -> None:
@@ -542,7 +558,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.status} {case.message[:30]}")
+@pytest.mark.parametrize(("wire", "case"), take_turns(WIRES, CASES), ids=_name)
 def test_refusals_of_the_real_sdk_are_classified(wire: Wire, server: StrictServer, case: Case) -> None:
     server.faults(*[status(case.status, case.message, case.code)] * 8)
 
@@ -631,7 +647,7 @@ OVERFLOWS = (
 )
 
 
-@pytest.mark.parametrize("said", OVERFLOWS, ids=range(len(OVERFLOWS)))
+@pytest.mark.parametrize(("wire", "said"), take_turns(WIRES, OVERFLOWS), ids=_name)
 @pytest.mark.parametrize("code", [400, 500])
 def test_overflows_are_recognised_however_they_are_put(wire: Wire, server: StrictServer, said: str, code: int) -> None:
     server.faults(*[status(code, said)] * 4)

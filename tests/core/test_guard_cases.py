@@ -34,14 +34,12 @@ def _asked(commands: list[str]) -> list[str]:
     return [command for command in commands if not isinstance(assess_command(command, ApprovalPolicy()), Allow)]
 
 
-@pytest.mark.parametrize("case", _SAMPLE["asks"], ids=lambda case: case["what"])
-def test_a_command_of_the_sample_does_not_pass_unasked(case: dict[str, str]) -> None:
-    assert _asked([case["command"]])
+def test_a_command_of_the_sample_does_not_pass_unasked() -> None:
+    assert [case["what"] for case in _SAMPLE["asks"] if not _asked([case["command"]])] == []
 
 
-@pytest.mark.parametrize("command", _OWN["asks"])
-def test_a_command_of_our_own_cases_does_not_pass_unasked(command: str) -> None:
-    assert _asked([command])
+def test_a_command_of_our_own_cases_does_not_pass_unasked() -> None:
+    assert [command for command in _OWN["asks"] if not _asked([command])] == []
 
 
 def test_the_harmless_look_alikes_of_the_sample_pass() -> None:

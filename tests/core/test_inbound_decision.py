@@ -463,6 +463,8 @@ UNDO = UndoTurn(session=KEY, fork=NEXT, after=0, model=None)
     ("event", "facts", "expected"),
     [
         (message("/frobnicate"), known(), told(f"There is no such command.\n{HELP}")),
+        (message("/stpo"), known(), told(f"There is no such command; did you mean /stop?\n{HELP}")),
+        (message("/joobs"), guest(), told(f"There is no such command.\n{GUESTS_HELP}")),
         (message("/help"), known(), told(HELP)),
         (message("/start@HermesBot"), guest(), told(GUESTS_HELP)),
         (message("/queue"), known(), told(HELP)),
@@ -536,6 +538,12 @@ UNDO = UndoTurn(session=KEY, fork=NEXT, after=0, model=None)
             known(**conflict(ConflictKind.NO_FORK, UNDO, "a call is open")),
             told("This cannot be taken back: a call is open"),
         ),
+        (
+            message("/approvals"),
+            known(questions=(approval(1), approval(2, closed=NOW - 1))),
+            told(f"{approval(1).code}: rm -rf build"),
+        ),
+        (message("/approvals"), known(), told("Nothing waits for an answer here.")),
         (
             message("/sethome"),
             known(),

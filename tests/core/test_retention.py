@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.features.retention.rules import (
+from hermes_worker.core.retention_rules import (
     DEFAULT_RULES,
     FLOOR_S,
     FOR_EVER,
-    ChainFacts,
     InvalidRule,
     RetentionKind,
     RetentionRule,
+    parse_rule,
+    parse_rules,
+)
+from hermes_worker.features.retention.rules import (
+    ChainFacts,
     SessionFacts,
     compute_cutoff,
     is_session_expired,
     may_delete_chain,
-    parse_rule,
-    parse_rules,
 )
 
 DAY_S = 86_400.0

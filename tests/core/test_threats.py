@@ -154,9 +154,9 @@ def test_an_invisible_character_is_reported_by_its_code_point():
     )
 
 
-@pytest.mark.parametrize("character", sorted(INVISIBLE))
-def test_every_invisible_character_between_letters_is_taken_out(character):
-    assert strip_invisible(f"a{character}b") == ("ab", (f"U+{ord(character):04X}",))
+def test_every_invisible_character_between_letters_is_taken_out():
+    names = {character: f"U+{ord(character):04X}" for character in sorted(INVISIBLE)}
+    assert [name for character, name in names.items() if strip_invisible(f"a{character}b") != ("ab", (name,))] == []
 
 
 @pytest.mark.parametrize("emoji", [FAMILY, "🏳️\u200d🌈", "🧑🏽\u200d💻", "❤️\u200d🔥", "🧔\u200d♂️", ENGLAND])

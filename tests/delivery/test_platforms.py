@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from cloudevents.core.formats.json import JSONFormat
 
 from hermes_worker.channels.catalog import ChatForm
 from hermes_worker.channels.errors import DUPLICATE_REMARK, DeliveryError, SendErrorKind
-from hermes_worker.channels.exchange import Attachment, Part, Receipt
+from hermes_worker.channels.exchange import Attachment, Part, Receipt, Unsendable
 from hermes_worker.channels.platforms import discord, matrix, mattermost, ntfy, slack, telegram, webhook
 from hermes_worker.channels.signature import verify
 from hermes_worker.channels.targets import Target
@@ -342,6 +344,22 @@ def test_a_webhook_without_a_secret_is_not_signed(platform, deliver):
     outcome = deliver(webhook.send(part(), target("webhook", platform.url), webhook.Credentials(), at=AT))
     assert outcome == Receipt(message_id="r1")
     assert not [name for name in platform.received[0].headers if name.lower().startswith("x-webhook")]
+
+
+def test_a_webhook_may_be_a_cloud_event(platform, deliver):
+    platform.answer(204, b"")
+    credentials = webhook.Credentials(secret="shared", format="cloudevents")
+    facts = {"id": "run_1", "status": "completed"}
+    said = replace(part("Rain"), facts=facts)
+    deliver(webhook.send(said, target("webhook", platform.url), credentials, at=AT))
+    request = platform.received[0]
+    assert request.headers["Content-Type"] == "application/cloudevents+json"
+    event = JSONFormat().read(None, request.body)
+    assert (event.get_id(), event.get_source(), event.get_type()) == (KEY, "/v1/runs/run_1", "hermes_worker.delivery")
+    assert event.get_data() == {"event": "delivery", "id": KEY, "text": "Rain", "run": facts}
+    assert verify(dict(request.headers), request.body, "shared", AT).is_valid
+    with pytest.raises(Unsendable, match="WEBHOOK_DELIVERY_FORMAT"):
+        next(webhook.send(part(), target("webhook", platform.url), replace(credentials, format="xml"), at=AT))
 
 
 def test_a_webhook_carries_a_small_file(platform, deliver):

@@ -4,6 +4,7 @@ import hmac
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import standardwebhooks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,45 @@ def test_what_proves_a_request_is_the_same_in_whatever_header_it_comes():
     assert proofs[0] == proofs[1] and len(set(proofs)) == 5 and None not in proofs
     assert verify({"X-Gitlab-Token": SECRET}, BODY, SECRET, NOW).proof is None, "a token signs nothing"
     assert verify({"X-Hub-Signature-256": "sha256=00"}, BODY, SECRET, NOW).proof is None
+
+
+def standard(secret: str) -> standardwebhooks.Webhook:
+    return standardwebhooks.Webhook(secret)
+
+
+KEY = base64.b64encode(bytes(range(32))).decode()
+"""A secret as the official verifiers want it; all but ours take ``whsec_`` off."""
+
+
+@pytest.mark.parametrize("secret", [f"whsec_{KEY}", KEY])
+def test_the_official_verifier_takes_what_we_sign(secret):
+    headers = sign(BODY, secret, datetime.now(UTC), message_id="d1:0")
+    assert standard(secret).verify(BODY, headers) == {"event": "push"}
+    with pytest.raises(standardwebhooks.WebhookVerificationError):
+        standard(secret).verify(BODY.replace(b"push", b"pull"), headers)
+
+
+@pytest.mark.parametrize("secret", [f"whsec_{KEY}", KEY])
+@pytest.mark.parametrize("names", ["webhook", "svix"])
+def test_what_the_official_signer_signs_we_accept(secret, names):
+    timestamp = str(int(NOW.timestamp()))
+    signature = standard(secret).sign("msg_1", NOW, BODY.decode())
+    headers = {f"{names}-id": "msg_1", f"{names}-timestamp": timestamp, f"{names}-signature": signature}
+    result = verify(headers, BODY, secret, NOW)
+    assert (result.is_valid, result.scheme) == (True, Scheme.SVIX)
+    assert not verify(headers, BODY + b" ", secret, NOW).is_valid
+    assert not verify({**headers, f"{names}-id": "msg_2"}, BODY, secret, NOW).is_valid
+
+
+def test_a_plain_secret_is_its_own_key():
+    headers = sign(BODY, SECRET, NOW, message_id="d1:0")
+    key = base64.b64encode(SECRET.encode()).decode()
+    assert headers["webhook-signature"] == standard(key).sign("d1:0", NOW, BODY.decode())
+
+
+def test_an_id_alone_announces_no_scheme():
+    github = {"X-Hub-Signature-256": f"sha256={mac(BODY).hex()}", "webhook-id": "1"}
+    assert verify(github, BODY, SECRET, NOW).scheme is Scheme.GITHUB
 
 
 def test_nothing_is_signed_with_an_empty_secret():

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from support.commandline import COMMAND
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.nightly]
 
 
 def test_it_breaks_a_postgresql_of_its_own_and_says_what_it_found() -> None:

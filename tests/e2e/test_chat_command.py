@@ -28,7 +28,7 @@ def sessions_of_chats(hermes: CommandLine, count: int) -> list[str]:
     """Of the newest chats, the newest first."""
     note = find_running_stack(hermes.home)
     assert note is not None and note.api_url is not None
-    with HermesClient(note.api_url, home=hermes.home) as client:
+    with HermesClient(note.api_url, home=hermes.home, user="somebody") as client:  # a name is told at the machine alone
         return [run["session_id"] for run in islice(client.runs(tag="chat"), count)]
 
 
@@ -66,6 +66,15 @@ def test_a_conversation_is_gone_on_with(shared: Shared) -> None:
     newest, second, first_of_all = sessions_of_chats(hermes, 3)
     assert second == first_of_all != newest == "a-chat-of-mine"
     assert (hermes.home / "chat" / "sessions.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_agent_works_in_the_directory_that_is_named(shared: Shared, tmp_path: Path) -> None:
+    hermes, _ = shared
+    (tmp_path / "notes.txt").write_text("from the project")
+    reads = script(call("terminal", command="cat notes.txt > seen.txt"), final="Read.")
+    asked = hermes("chat", "--workspace", str(tmp_path), "-q", reads)
+    assert (asked.code, asked.out) == (0, "Read.\n"), asked.err
+    assert (tmp_path / "seen.txt").read_text() == "from the project"
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,17 @@ def test_a_quick_start_for_python_runs_unmodified(shared: Shared, tmp_path: Path
     assert len(said.strip()) > 10
 
 
-def test_the_ai_sdk_runs_unmodified(shared: Shared, tmp_path: Path) -> None:
+def prepare_ai_sdk(tmp_path: Path) -> None:
     """``HERMES_TEST_AI_SDK`` names a directory in which somebody has said ``npm install ai @ai-sdk/openai``."""
     modules = Path(os.environ.get("HERMES_TEST_AI_SDK", ".")) / "node_modules"
     if not (modules / "@ai-sdk" / "openai").is_dir() or shutil.which("node") is None:
         pytest.skip("HERMES_TEST_AI_SDK names no directory with 'ai' and '@ai-sdk/openai', or there is no node")
-    (script,) = blocks("js")
     (tmp_path / "node_modules").symlink_to(modules.resolve())
+
+
+def test_the_ai_sdk_runs_unmodified(shared: Shared, tmp_path: Path) -> None:
+    prepare_ai_sdk(tmp_path)
+    (script,) = blocks("js")
     (tmp_path / "start.mjs").write_text(script, encoding="utf-8")
     assert len(played(["node", "start.mjs"], shared, tmp_path).strip()) > 10
 
@@ -241,3 +245,84 @@ def test_the_stock_loop_of_responses_calls_its_own_tools(shared: Shared, tmp_pat
     first, second, last = said["kinds"]
     assert first == ["message", "function_call", "function_call", "mcp_call"]
     assert (second, last) == (["function_call"], ["message"])
+
+
+# --- structured output by a forced tool ------------------------------------------------------------------------------
+
+CITY = """
+import sys
+
+from pydantic import BaseModel
+
+
+class City(BaseModel):
+    'A city.'
+
+    name: str
+    country: str
+
+
+"""
+FORCING = {
+    "pydantic_ai": """
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+
+model = OpenAIChatModel("hermes-agent") if sys.argv[2] == "chat" else OpenAIResponsesModel("hermes-agent")
+print(Agent(model, output_type=City).run_sync(sys.argv[1]).output.model_dump_json())
+""",
+    "langchain_openai": """
+from langchain_openai import ChatOpenAI
+
+model = ChatOpenAI(model="hermes-agent", use_responses_api=sys.argv[2] != "chat")
+print(model.with_structured_output(City, method="function_calling").invoke(sys.argv[1]).model_dump_json())
+""",
+    "instructor": """
+import instructor
+from openai import OpenAI
+
+client = instructor.from_openai(OpenAI())
+asked = [{"role": "user", "content": sys.argv[1]}]
+print(client.chat.completions.create(model="hermes-agent", response_model=City, messages=asked).model_dump_json())
+""",
+}
+AI_SDK_FORCING = """
+import { openai } from '@ai-sdk/openai';
+import { generateText, jsonSchema, tool } from 'ai';
+
+const text = { type: 'string' };
+const inputSchema = jsonSchema({ type: 'object', properties: { name: text, country: text }, required: ['name'] });
+const model = process.argv[3] === 'chat' ? openai.chat('hermes-agent') : openai('hermes-agent');
+const tools = { City: tool({ description: 'A city.', inputSchema }) };
+const { toolCalls } = await generateText({ model, prompt: process.argv[2], tools, toolChoice: 'required' });
+console.log(JSON.stringify(toolCalls[0].input));
+"""
+OSLO = {"name": "Oslo", "country": "Norway"}
+
+
+def stock_python(package: str) -> str:
+    """``HERMES_TEST_STOCK`` names virtual environments, separated by colons, with clients that want other versions of
+    libraries than the product."""
+    for place in os.environ.get("HERMES_TEST_STOCK", "").split(":"):
+        if place and any(Path(place).glob(f"lib/python*/site-packages/{package}")):
+            return f"{place}/bin/python"
+    pytest.skip(f"HERMES_TEST_STOCK names no virtual environment with {package}")
+
+
+@pytest.mark.parametrize(
+    ("package", "way"),
+    [(name, way) for name in FORCING for way in ("chat", "responses") if name != "instructor"]
+    + [("instructor", "chat")],
+)
+def test_structured_output_by_a_forced_tool(shared: Shared, tmp_path: Path, package: str, way: str) -> None:
+    python = stock_python(package)
+    task = scripted({"calls": [{"name": "final_result" if package == "pydantic_ai" else "City", "arguments": OSLO}]})
+    assert json.loads(played([python, "-c", CITY + FORCING[package], task, way], shared, tmp_path)) == OSLO
+
+
+@pytest.mark.parametrize("way", ["chat", "responses"])
+def test_the_ai_sdk_forces_a_tool(shared: Shared, tmp_path: Path, way: str) -> None:
+    prepare_ai_sdk(tmp_path)
+    (tmp_path / "force.mjs").write_text(AI_SDK_FORCING, encoding="utf-8")
+    task = scripted({"calls": [{"name": "City", "arguments": OSLO}]})
+    assert json.loads(played(["node", "force.mjs", task, way], shared, tmp_path)) == OSLO

@@ -127,7 +127,9 @@ def installation(tmp_path: Path, own_postgres: EmbeddedPostgres) -> Iterator[Ins
             "HERMES_ENCRYPTION_KEYS": TEXT_KEY,
         }.items():
             (secrets / name).write_text(f"{value}\n")
+        ports = (free_port(), free_port())
         environ = {
+            "HERMES_SERVER_PORT": str(ports[0]),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(tmp_path),
             "HERMES_BASE_URL": provider.server.base_url,
@@ -145,7 +147,6 @@ def installation(tmp_path: Path, own_postgres: EmbeddedPostgres) -> Iterator[Ins
         }
         shell = OperatorsShell(tmp_path, environ)
         stack.callback(shell.close)
-        ports = (free_port(), free_port())
         yield Installation(shell, administrator, broker, provider, receiver, ports, secrets)
 
 

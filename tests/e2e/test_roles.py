@@ -23,8 +23,8 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def servers(postgres_url: str, broker_url: str) -> dict[str, str]:
-    return {"HERMES_DATABASE_URL": postgres_url, "HERMES_BROKER_URL": broker_url}
+def servers(empty_postgres_url: str, broker_url: str) -> dict[str, str]:
+    return {"HERMES_DATABASE_URL": empty_postgres_url, "HERMES_BROKER_URL": broker_url}
 
 
 def status_of(hermes: CommandLine, run_id: str) -> RunStatus:
@@ -114,6 +114,24 @@ def test_a_worker_that_is_told_to_leave_hands_its_model_call_over(
                 watched = hermes.inline("runs", "watch", run_id)
                 assert watched.code == 0, watched.said + first.output + second.output
     assert "a worker was lost" not in watched.out
+
+
+def test_a_worker_that_is_a_scheduler_as_well_fires_jobs(tmp_path: Path, servers: dict[str, str]) -> None:
+    hermes = CommandLine(tmp_path / "home", servers)
+    assert hermes.inline("data", "migrate").code == 0
+    with hermes.started("dev", "scripted-model", "--port", "0") as model:
+        hermes.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
+        hermes.environ["HERMES_MODEL"] = "scripted"
+        refused = hermes("start", "worker", "--beat", "--pool", "prefork")
+        assert (refused.code, "start a beat of its own" in refused.err) == (2, True), refused.said
+
+        with hermes.started("start", "worker", "--beat") as worker:
+            worker.wait_for_line("worker.started .*schedule=maintenance")
+            made = hermes.inline("cron", "create", "every 1m", "Say hello", "--name", "greeter")
+            assert made.code == 0, made.said
+            wait_for(lambda: "completed" in hermes.inline("runs", "list").out)
+            assert leaves(worker) == 0, worker.output
+            assert "Traceback" not in worker.output
 
 
 def results_of(hermes: CommandLine, run_id: str) -> list[str]:

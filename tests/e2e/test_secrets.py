@@ -79,10 +79,9 @@ def test_no_role_has_the_secrets_of_another_in_its_memory(tmp_path: Path) -> Non
     hermes = CommandLine(home, {**rest, **NEEDED}, is_installed=True)
     expected = {
         "tools": allowed_to(ProcessRole.TOOLS),
-        "beat": allowed_to(ProcessRole.BEAT),
         "api": allowed_to(ProcessRole.API),
-        "model": allowed_to(ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM),
-        "nursery": set[str](),
+        "model": allowed_to(ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM, ProcessRole.BEAT),
+        "zygote": set[str](),
     }
     with hermes.up() as up:
         found = {role: [p for p in everybody(up) if f": {_TITLES[role]}" in " ".join(p.cmdline())] for role in expected}
@@ -94,7 +93,7 @@ def test_no_role_has_the_secrets_of_another_in_its_memory(tmp_path: Path) -> Non
         assert "HERMES_API_KEY" in held_by(up.child("model"))
 
 
-_TITLES = {"tools": "worker tools", "beat": "beat", "api": "api", "model": "worker model", "nursery": "nursery"}
+_TITLES = {"tools": "worker tools", "api": "api", "model": "worker model", "zygote": "fork server"}
 
 
 def test_no_role_shows_a_secret_or_holds_the_descriptor_it_came_by(tmp_path: Path) -> None:

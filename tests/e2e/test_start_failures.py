@@ -188,7 +188,7 @@ def test_processes_without_their_broker_say_so_ever_less_often_and_go_on_when_it
     with hermes.up() as up:
         own_valkey.kill()
         run_id = hermes.inline("submit", script(final="Back.")).out.strip()
-        for role in ("model", "tools", "beat"):
+        for role in ("model", "tools"):
             up.wait_for_line(rf"^{role} .*broker\.unreachable .*away_s=7")
         told = [line.partition("|")[0].strip() for line in up.output.splitlines() if "broker.unreachable" in line]
         assert {role: told.count(role) <= 5 for role in set(told)} == dict.fromkeys(set(told), True), up.output

@@ -299,7 +299,7 @@ def test_curl_as_printed_works(shared: Shared) -> None:
 def test_ps_tells_the_roles_apart(shared: Shared) -> None:
     _, up = shared
     titles = {" ".join(process.cmdline()).strip() for process in up.note_tree()}
-    assert {"hermes-worker: worker model,delivery,system [32]", "hermes-worker: worker tools [8]"} <= titles
-    assert {"hermes-worker: beat", "hermes-worker: scripted model"} <= titles
+    assert {"hermes-worker: worker model,delivery,system [32] and beat", "hermes-worker: worker tools [8]"} <= titles
+    assert {"hermes-worker: up", "hermes-worker: scripted model"} <= titles
     assert any(title.startswith("hermes-worker: api 127.0.0.1:") for title in titles)
     assert any("valkey" in title for title in titles)

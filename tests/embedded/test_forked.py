@@ -1,4 +1,4 @@
-"""A child out of a nursery behaves like a started one, and has nothing of the process that asked for it."""
+"""A child out of a zygote behaves like a started one, and has nothing of the process that asked for it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def life(main: str, *words: str, name: str = "t", **more: str) -> ChildPlan:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Zygote]:
-    nursery = Zygote()
-    yield nursery
-    nursery.close()
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
@@ -42,57 +42,57 @@ def output_of(child: ForkedProcess) -> str:
     return text
 
 
-def test_its_output_and_its_status_come_back(nursery: Zygote) -> None:
-    child = nursery.fork(life("talk", "a word"))
+def test_its_output_and_its_status_come_back(zygote: Zygote) -> None:
+    child = zygote.fork(life("talk", "a word"))
     assert sorted(output_of(child).splitlines()) == ["to stderr", "to stdout a word"]
     assert child.wait() == 7
     assert child.wait() == 7  # the end is remembered
 
 
-def test_an_error_is_status_1_with_its_traceback(nursery: Zygote) -> None:
-    child = nursery.fork(life("fail"))
+def test_an_error_is_status_1_with_its_traceback(zygote: Zygote) -> None:
+    child = zygote.fork(life("fail"))
     assert "ValueError: broken" in output_of(child)
     assert child.wait() == 1
 
 
 def test_it_has_the_given_environment_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "x")
-    nursery = Zygote()
-    nursery.start({**ENV, "SECRET_OF_THE_NURSERY": "x"})
-    child = nursery.fork(life("show_environment", ONLY="this"))
+    zygote = Zygote()
+    zygote.start({**ENV, "SECRET_OF_THE_ZYGOTE": "x"})
+    child = zygote.fork(life("show_environment", ONLY="this"))
     assert output_of(child).splitlines() == ["{'ONLY': 'this'}", "False"]
     child.wait()
-    nursery.close()
+    zygote.close()
 
 
-def test_it_holds_no_descriptor_of_its_parent(nursery: Zygote, tmp_path: Path) -> None:
+def test_it_holds_no_descriptor_of_its_parent(zygote: Zygote, tmp_path: Path) -> None:
     with (tmp_path / "held").open("w"):
-        child = nursery.fork(life("list_descriptors"))
+        child = zygote.fork(life("list_descriptors"))
         open_ones = output_of(child)
     child.wait()
     assert open_ones.split() == ["0", "1", "2", "3"]  # the last is the listing itself
 
 
-def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(nursery: Zygote, tmp_path: Path) -> None:
+def test_it_holds_the_descriptors_it_is_given_and_no_others_between_them(zygote: Zygote, tmp_path: Path) -> None:
     with (tmp_path / "a").open("w") as first, (tmp_path / "b").open("w"), (tmp_path / "c").open("w") as last:
         wanted = [first.fileno(), last.fileno()]
-        child = nursery.fork(life("name_descriptors", *map(str, wanted)), wanted)
+        child = zygote.fork(life("name_descriptors", *map(str, wanted)), wanted)
         said = output_of(child)
     child.wait()
     assert said.split() == ["6", "a", "c"]  # with the standard ones, and the listing itself
 
 
-def test_it_is_our_child_with_a_session_and_a_name_of_its_own(nursery: Zygote) -> None:
-    child = nursery.fork(life("show_session", name="hermes-worker-of-tests"))
+def test_it_is_our_child_with_a_session_and_a_name_of_its_own(zygote: Zygote) -> None:
+    child = zygote.fork(life("show_session", name="hermes-worker-of-tests"))
     assert output_of(child).split() == [str(child.pid), str(os.getpid()), str(child.pid), "hermes-worker-o"]
     child.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(nursery: Zygote, number: signal.Signals) -> None:
+def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(zygote: Zygote, number: signal.Signals) -> None:
     before = signal.signal(number, lambda *_: None)
     try:
-        child = nursery.fork(life("sleep"))
+        child = zygote.fork(life("sleep"))
         child.send_signal(number)
         assert child.wait() == -number
         child.send_signal(number)  # to a process whose end is known: nobody else is hit
@@ -101,13 +101,13 @@ def test_a_signal_ends_it_even_when_its_parent_handles_that_signal(nursery: Zygo
         child.stdout.close()
 
 
-def test_a_nursery_that_was_killed_is_replaced_and_its_children_live_on(nursery: Zygote) -> None:
-    child = nursery.fork(life("sleep"))
+def test_a_zygote_that_was_killed_is_replaced_and_its_children_live_on(zygote: Zygote) -> None:
+    child = zygote.fork(life("sleep"))
     killed = next(
-        one for one in psutil.Process().children() if one.pid != child.pid and "nursery" in str(one.cmdline())
+        one for one in psutil.Process().children() if one.pid != child.pid and "fork server" in str(one.cmdline())
     )
     killed.kill()
-    second = nursery.fork(life("talk"))
+    second = zygote.fork(life("talk"))
     assert "to stdout" in output_of(second)
     assert second.wait() == 7
     assert psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE
@@ -116,11 +116,11 @@ def test_a_nursery_that_was_killed_is_replaced_and_its_children_live_on(nursery:
     child.stdout.close()
 
 
-def test_a_nursery_that_cannot_import_is_an_error(tmp_path: Path) -> None:
+def test_a_zygote_that_cannot_import_is_an_error(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as said:
-        nursery = Zygote(ChildEntry("there.is.no:such_thing"), output=said.fileno())
+        zygote = Zygote(ChildEntry("there.is.no:such_thing"), output=said.fileno())
         with pytest.raises(OSError, match="process that was to fork"):
-            nursery.fork(life("talk"))
+            zygote.fork(life("talk"))
         said.seek(0)
         assert "No module named 'there'" in said.read()
 
@@ -131,20 +131,20 @@ def test_a_module_of_the_directory_where_somebody_works_is_not_imported(
     (tmp_path / "json.py").write_text("raise SystemExit('planted')")
     (tmp_path / "psutil.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
-    nursery = Zygote()
-    child = nursery.fork(life("talk"))
+    zygote = Zygote()
+    child = zygote.fork(life("talk"))
     assert "to stdout" in output_of(child)
     child.wait()
-    nursery.close()
+    zygote.close()
 
 
-def test_it_and_the_nursery_die_with_their_parent() -> None:
+def test_it_and_the_zygote_die_with_their_parent() -> None:
     script = """
 import sys, time
 from hermes_worker.local.forking import ChildEntry, ChildPlan, Zygote
-nursery = Zygote()
+zygote = Zygote()
 env = {"PYTHONPATH": sys.argv[1]}
-print(nursery.fork(ChildPlan("t", ChildEntry("support.forked_mains:sleep"), env)).pid, flush=True)
+print(zygote.fork(ChildPlan("t", ChildEntry("support.forked_mains:sleep"), env)).pid, flush=True)
 time.sleep(60)
 """
     argv = [sys.executable, "-c", script, ENV["PYTHONPATH"]]

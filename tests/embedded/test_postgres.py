@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 import sqlalchemy as sa
+import support.postgres
+from support.postgres import PostgresFarm
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local import postgres as postgres_module
@@ -175,3 +177,63 @@ def test_every_test_gets_an_empty_database(database_url: str, turn: int) -> None
     execute(database_url, "CREATE TABLE only_mine (n int)", f"INSERT INTO only_mine VALUES ({turn})")
 
     assert execute(database_url, "SELECT n FROM only_mine")[0][0] == turn
+
+
+_DEED = (
+    "INSERT INTO audit_log (at, tenant, actor, act, subject, facts) VALUES (1, 't', 'a', 'a', 's', '{}') RETURNING pk"
+)
+
+
+def test_a_kept_database_has_another_name_no_rows_and_counts_from_one_again(postgres_farm: PostgresFarm) -> None:
+    with postgres_farm.migrated_database() as first:
+        assert execute(first, _DEED, _DEED)[0][0] == 2
+    with postgres_farm.migrated_database() as second:
+        assert execute(second, "SELECT count(*) FROM audit_log")[0][0] == 0
+        assert execute(second, _DEED)[0][0] == 1
+
+    assert first != second
+    assert list_databases(postgres_farm) == ["hermes_migrated", "kept"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TABLE mine (n int)",
+        "DROP INDEX ix_audit_log_tenant_at",
+        "ALTER TABLE audit_log ALTER COLUMN address SET NOT NULL",
+        "CREATE OR REPLACE VIEW hermes_backlog AS SELECT * FROM hermes_backlog",
+        "REVOKE ALL ON audit_log FROM postgres",
+        "ALTER DATABASE {name} SET work_mem = '1MB'",
+    ],
+)
+def test_a_database_that_a_test_changed_is_dropped(postgres_farm: PostgresFarm, change: str) -> None:
+    with postgres_farm.migrated_database() as url:
+        execute(url, change.format(name=f'"{sa.make_url(url).database}"'))
+
+    assert list_databases(postgres_farm) == ["hermes_migrated"]
+
+
+def test_whoever_a_test_left_behind_does_not_find_its_database_again(postgres_farm: PostgresFarm) -> None:
+    with postgres_farm.migrated_database() as url:
+        left = sa.create_engine(url)
+        connection = left.connect()
+        connection.execute(sa.text(_DEED))
+    for each in (connection, left.connect):
+        with pytest.raises(sa.exc.OperationalError):
+            each.execute(sa.text("SELECT 1")) if isinstance(each, sa.Connection) else each()
+    left.dispose()
+
+    assert list_databases(postgres_farm) == ["hermes_migrated", "kept"]
+
+
+@pytest.fixture
+def postgres_farm() -> Iterator[PostgresFarm]:
+    """Of this test alone."""
+    with support.postgres.postgres_farm() as farm:
+        yield farm
+
+
+def list_databases(farm: PostgresFarm) -> list[str]:
+    """The names of those that a test made, without numbers."""
+    (names,) = execute(farm.shared.url(), "SELECT array_agg(datname::text) FROM pg_database WHERE NOT datistemplate")[0]
+    return sorted("kept" if name.startswith("kept_") else name for name in names if name != "postgres")

@@ -38,13 +38,15 @@ DRIVER = textwrap.dedent(
     """
     import json, sys, time
     from pathlib import Path
+    from hermes_worker.local.forking import ChildEntry
     from hermes_worker.local.supervisor import ChildSpec, StartFailed, Supervisor
 
     def spec(name, script, ready_file=None, log_file=None, mended_by=None, waits_file=None, **rest):
         if waits_file:
             rest["waits_for"] = lambda: Path(waits_file).read_text() if Path(waits_file).exists() else None
         ready = (lambda: Path(ready_file).exists()) if ready_file else None
-        env = {"PATH": "/usr/bin:/bin", "DIR": sys.argv[2]}
+        env = {"PATH": "/usr/bin:/bin", "DIR": sys.argv[2], "PYTHONPATH": sys.argv[4]}
+        rest["after_exit"] = ChildEntry("support.forked_mains:note_exit", [name])
         argv = script if isinstance(script, list) else ["/bin/sh", "-c", script]
         log_path = Path(log_file) if log_file else None
         return ChildSpec(
@@ -59,11 +61,8 @@ DRIVER = textwrap.dedent(
 
         return mend if path else None
 
-    def note_exit(ended):
-        print(f"hook: {ended.name} {ended.status}", file=sys.stderr, flush=True)
-
     children = json.loads(sys.argv[1])
-    supervisor = Supervisor([spec(**child) for child in children], on_exit=note_exit)
+    supervisor = Supervisor([spec(**child) for child in children])
     if sys.argv[3] == "run":
         status = supervisor.run(lambda: print("all ready", file=sys.stderr, flush=True))
         print(f"failure: {supervisor.failure}", file=sys.stderr, flush=True)
@@ -92,7 +91,7 @@ class Driven:
     """A process that runs a supervisor."""
 
     def __init__(self, directory: Path, children: list[dict[str, Any]], mode: str = "run", **popen: Any) -> None:
-        argv = ["-c", DRIVER, json.dumps(children), str(directory), mode]
+        argv = ["-c", DRIVER, json.dumps(children), str(directory), mode, str(Path(__file__).parents[1])]
         self.lines: list[str] = []
         self._news = threading.Condition()
         self.process: subprocess.Popen[bytes] | WarmProcess

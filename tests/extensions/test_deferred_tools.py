@@ -151,7 +151,9 @@ def test_a_model_finds_reads_and_calls_a_tool_that_it_was_not_shown(turns: Turns
 
     def call(name: str, arguments: Any) -> str:
         request = ToolRequest(id="c", name=name, arguments=canonical_json(arguments))
-        session = turns.parts.catalog.for_session(turns.parts.runs.load_session_context(_pk(turns.store, run_id)).tools)
+        session = turns.parts.catalog.for_session(
+            turns.parts.rows.runs.load_session_context(_pk(turns.store, run_id)).tools
+        )
         reply, planned = plan_calls(ModelReply(text="", tool_requests=(request,)), session)
         turns.store.runs.commit_reply(turns.store.turn(run_id), reply, planned)
         do_calls(turns.parts, turns.store, run_id)

@@ -295,7 +295,6 @@ def test_a_host_reads_rows_that_are_encrypted(
         return 0
 
     monkeypatch.setattr(f"hermes_worker.{made}", host_of)
-    monkeypatch.setattr("hermes_worker.browser.chromium.explain_missing_extra", lambda: None)
     monkeypatch.setattr(roles, "run_role", run_role)
     assert getattr(roles, command).callback(None, None, None) == 0
     assert seals == [True]

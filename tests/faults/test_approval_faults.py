@@ -12,11 +12,11 @@ from support.rig import Rig, rig_on, until
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import WaitView
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.services import answers as answering
-from hermes_worker.store.runs.waits import WaitView
 
 pytestmark = pytest.mark.faults
 

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import redis
 from support.rig import Rig, rig_on, sink_call, until
+from support.samples import take_turns
 from support.valkey import administrator
 
 from hermes_worker.broker.rights import USER
@@ -130,8 +131,7 @@ def fleet(directory: Path, broker: EmbeddedValkey) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.mark.parametrize("is_broken_from_the_start", [False, True])
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize(("is_broken_from_the_start", "name"), take_turns([False, True], list(STATES)))
 def test_workers_wait_for_a_broker_that_refuses_them_and_say_why(
     tmp_path: Path, own_valkey: EmbeddedValkey, name: str, is_broken_from_the_start: bool
 ) -> None:

@@ -15,8 +15,9 @@ from support.fault_server import FaultServer, Received, Reply, say_hello
 from support.rig import Rig, rig_on, until
 
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.spec import BeganWith
 from hermes_worker.services.submission import Submission, submit
-from hermes_worker.store.runs.listing import BeganWith, Listing
+from hermes_worker.store.runs.listing import Listing
 from hermes_worker.store.tables import configurations
 
 pytestmark = pytest.mark.faults

@@ -171,6 +171,7 @@ def test_workers_that_are_killed_at_random_convict_nobody(
         assert_justice(rig, [])
 
 
+@pytest.mark.nightly
 def test_the_crash_lab_condemns_its_poisons_and_nobody_else(tmp_path: Path) -> None:
     options = LabOptions(runs=8, steps=3, kills=4, seed=3, ttl_s=2.0, poisons=2)
     report = run_lab(options, tmp_path, progress=lambda progress: None)

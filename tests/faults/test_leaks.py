@@ -85,7 +85,10 @@ def rig(tmp_path: Path, own_valkey: EmbeddedValkey) -> Iterator[Rig]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("runs", [pytest.param(400, id="400"), pytest.param(2_000, marks=pytest.mark.slow, id="2000")])
+@pytest.mark.parametrize(
+    "runs",
+    [pytest.param(400, marks=pytest.mark.nightly, id="400"), pytest.param(2_000, marks=pytest.mark.slow, id="2000")],
+)
 def test_a_worker_that_served_many_runs_holds_no_more_objects_of_any_type_than_after_200(rig: Rig, runs: int) -> None:
     """Further runs follow the first 200, in four equal parts. What is done once, whenever it is first needed (a
     statement is compiled, a connection opened, a cache filled), may come in any part and makes up to some hundred

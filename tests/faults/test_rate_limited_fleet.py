@@ -65,6 +65,7 @@ def ask_for_tools_and_answer(request: Received, reply: Reply) -> None:
         reply.sse({"choices": [{"index": 0, "delta": {"content": "done"}}]}, finish_chunk("stop"), "[DONE]")
 
 
+@pytest.mark.nightly
 def test_forty_six_runs_under_a_limit_end_one_after_the_other_the_oldest_first(
     tmp_path: Path, database_url: str, broker_url: str
 ) -> None:

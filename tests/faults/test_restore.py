@@ -243,6 +243,7 @@ def through_a_restore(tmp_path: Path, way: Way, hermes: CommandLine, broker_url:
             "HERMES_DELIVERY_ALLOW_PRIVATE_URLS": "true",
             "TELEGRAM_BOT_TOKEN": "1:abc",
             "TELEGRAM_BASE_URL": receiver.url,
+            "HERMES_APPROVALS_TIMEOUT_S": "2",  # nobody is there: each run waits once for its first call in doubt
         }
         at_first = {**environ, "HERMES_FAULTS": faults, "HERMES_LEASE_TTL_S": "300"}  # nobody takes the late call away
         fleet = {"database_url": way.url, "broker_url": broker_url, "work_s": 0.1, "queues": QUEUES}
@@ -317,7 +318,7 @@ def test_a_dump_is_restored_that_was_made_under_load(
     tmp_path: Path, shared_postgres_farm: PostgresFarm, own_valkey: EmbeddedValkey
 ) -> None:
     """As docs/backup.md says, "Servers"."""
-    _, save, bring_back, *_ = blocks_of("docs/backup.md")
+    _, _, save, bring_back, *_ = blocks_of("docs/backup.md")
     [*commands, mark] = bring_back.splitlines()
     with shared_postgres_farm.documented_server(archives=False) as shell:
         bring_up(url := shell.server.create_database("hermes"))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.migrated import bring_up
+from support.patience import PATIENCE_S
 from support.rig import until
 from support.valkey import administrator
 
@@ -23,7 +24,6 @@ from hermes_worker.local.readiness import read_cause, read_causes
 from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
-LEAVES_WITHIN_S = 60.0
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def test_a_worker_that_waits_leaves_when_it_is_told_to(
         with worker(tmp_path, ready, HERMES_DATABASE_URL=nowhere, HERMES_BROKER_URL=own_valkey.url) as process:
             assert waits_for in until(lambda: read_cause(ready), "it to say what it waits for")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(LEAVES_WITHIN_S) == 0
+            assert process.wait(PATIENCE_S) == 0
     assert not ready.exists() and read_cause(ready) is None
 
 
@@ -128,21 +128,23 @@ def test_a_role_begins_when_its_database_is_there_and_leaves_when_it_is_told_to(
 ) -> None:
     bring_up(url := own_postgres.create_database("waiting"))
     own_postgres.stop()
-    log = tmp_path / "said.log"
+    folders = [tmp_path / name for name in ("leaves", "begins")]
+    for folder in folders:
+        folder.mkdir()
     servers = {"HERMES_DATABASE_URL": url, "HERMES_BROKER_URL": own_valkey.url}
     environ = {**servers, "HERMES_GATEWAY": "true", "HERMES_API_KEY": "k", "EMAIL_ADDRESS": "a@example.org"}
-    with command(tmp_path, *role, **environ) as process:
-        until(lambda: "the database did not answer" in log.read_text() or None, "it to say what it waits for")
-        assert "worker.started" not in log.read_text()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LEAVES_WITHIN_S) == 0
-    with command(tmp_path, *role, **environ) as process:
-        until(lambda: "the database did not answer" in log.read_text() or None, "it to say what it waits for")
+    leaves_log, begins_log = (folder / "said.log" for folder in folders)
+    with command(folders[0], *role, **environ) as leaves, command(folders[1], *role, **environ) as begins:
+        for log in (leaves_log, begins_log):
+            until(lambda: "the database did not answer" in log.read_text() or None, "it to say what it waits for")  # noqa: B023
+        assert "worker.started" not in leaves_log.read_text()
+        leaves.send_signal(signal.SIGTERM)
+        assert leaves.wait(PATIENCE_S) == 0
         own_postgres.start()
-        until(lambda: "worker.started" in log.read_text() or None, "it to begin")
-        assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(LEAVES_WITHIN_S) == 0
+        until(lambda: "worker.started" in begins_log.read_text() or None, "it to begin")
+        assert begins.poll() is None
+        begins.send_signal(signal.SIGTERM)
+        assert begins.wait(PATIENCE_S) == 0
 
 
 def test_a_worker_whose_broker_goes_is_not_ready_until_it_is_back(tmp_path: Path, own_valkey: EmbeddedValkey) -> None:
@@ -177,13 +179,13 @@ def test_a_server_that_is_no_redis_ends_the_worker(tmp_path: Path) -> None:
         threading.Thread(target=answer, daemon=True).start()
         broker = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
         with worker(tmp_path, tmp_path / "ready", HERMES_DATABASE_URL=url, HERMES_BROKER_URL=broker) as process:
-            assert process.wait(LEAVES_WITHIN_S) != 0
+            assert process.wait(PATIENCE_S) != 0
 
 
 def test_up_that_never_worked_says_what_its_workers_wait_for(tmp_path: Path, own_valkey: EmbeddedValkey) -> None:
     with administrator(own_valkey) as admin:
         admin.config_set("min-replicas-to-write", 1)
         with command(tmp_path, "up", "--port", "0", HERMES_BROKER_URL=own_valkey.url) as process:
-            assert process.wait(LEAVES_WITHIN_S) != 0
+            assert process.wait(PATIENCE_S) != 0
     said = (tmp_path / "said.log").read_text()
     assert "could not be started: it was not ready after 20 s: the broker has too few replicas to take writes" in said

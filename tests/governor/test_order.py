@@ -170,6 +170,7 @@ def test_forty_six_runs_at_sixty_a_minute_end_one_after_the_other_the_oldest_fir
     assert max(ends) < ALL_S * 1.15, "the order costs no time"
 
 
+@pytest.mark.nightly
 def test_the_order_costs_no_calls_where_half_of_them_come_late(client: redis.Redis) -> None:
     """As runs that are parked do, which a sweep wakes."""
     fleet = played(client, has_order=True, late_s=lambda run: 1.0 if run % 2 else 0.0)

@@ -19,6 +19,7 @@ from support.imap_server import PASSWORD, USER, Mailbox, imap_server
 from support.inbound_cases import AT
 from support.mails import AUTHSERV, account, mail
 from support.patience import PATIENCE_S
+from support.samples import take_turns
 from support.sent_files import (
     Answer,
     compressed,
@@ -148,8 +149,7 @@ MAY_PASS = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("platform", NAMES)
+@pytest.mark.parametrize(("platform", "what"), take_turns(NAMES, list(HOSTILE)))
 def test_a_hostile_answer_is_no_file(platform: str, what: str) -> None:
     content, reason = HOSTILE[what]
     found = fetched(platform, content, total_s=1.0 if content is silent else PATIENCE_S)

@@ -148,12 +148,12 @@ def test_a_chat_begins_anew_by_itself_after_silence_and_says_so_once(
     modes: tuple[str, ...], is_open: bool, names: list[str], client: Client, store: Store
 ) -> None:
     chats = replace(client.settings.gateway, reset_mode="idle", reset_idle_minutes=60, reset_modes=modes, burst_s=0)
-    taker = InboundHandler(replace(client, settings=replace(client.settings, gateway=chats)))
+    handler = InboundHandler(replace(client, settings=replace(client.settings, gateway=chats)))
     ada = InboundSender(id="42")
 
     def take(*keys: str) -> list[str | None]:
         said = [InboundMessage(event_key=key, chat=InboundChat(id="42"), sender=ada, text="hi") for key in keys]
-        return [taker.handle(ReceivedEvent(platform="telegram", event=event)) for event in said]
+        return [handler.handle(ReceivedEvent(platform="telegram", event=event)) for event in said]
 
     assert take("1") == ["run"]
     [(first,)] = rows_of(client, runs.c.run_id)
@@ -522,12 +522,12 @@ def test_a_rule_about_a_person_counts_for_commands_words_and_buttons(
 ) -> None:
     rules = ("approve=nobody", f"{ACCOUNT}/@42/approve={allowed}", f"{ACCOUNT}/42/status=nobody")
     ruled = replace(client.settings, gateway=replace(client.settings.gateway, commands=rules))
-    taker = InboundHandler(replace(client, settings=ruled))
+    handler = InboundHandler(replace(client, settings=ruled))
 
     def said(key: str, text: str) -> str | None:
         chat, sender = InboundChat(id="42"), InboundSender(id="42")
         event = InboundMessage(event_key=key, chat=chat, sender=sender, text=text)
-        return taker.handle(ReceivedEvent(platform="telegram", event=event))
+        return handler.handle(ReceivedEvent(platform="telegram", event=event))
 
     assert said("1", "clean up") == "run"
     asked_by(client, store, approval())
@@ -539,7 +539,7 @@ def test_a_rule_about_a_person_counts_for_commands_words_and_buttons(
         sender=InboundSender(id="42"),
         value=f"{question_of(client)}:once",
     )
-    pressed = taker.handle(ReceivedEvent(platform="telegram", event=press))
+    pressed = handler.handle(ReceivedEvent(platform="telegram", event=press))
     assert (pressed, choices(client)) == (("answer", ["once"]) if allowed == "yes" else ("command", [None]))
     if allowed == "no":
         assert said("4", "/approve") == "command"
@@ -607,10 +607,10 @@ def test_a_press_that_tells_no_kind_of_chat_is_of_the_chat_that_asks(
     kind: ChatKind, client: Client, store: Store
 ) -> None:
     open_to_both = replace(client.settings.gateway, allowed_users=("42", "43"))
-    taker = InboundHandler(replace(client, settings=replace(client.settings, gateway=open_to_both)))
+    handler = InboundHandler(replace(client, settings=replace(client.settings, gateway=open_to_both)))
     chat = InboundChat(id="C0123ABCD", kind=kind)
     asking = InboundMessage(event_key="1", chat=chat, sender=InboundSender(id="42"), text="clean up", is_addressed=True)
-    assert taker.handle(ReceivedEvent(platform="slack", event=asking)) == "run"
+    assert handler.handle(ReceivedEvent(platform="slack", event=asking)) == "run"
     asked_by(client, store, approval())
 
     def pressed(key: str, sender: str) -> str | None:
@@ -621,7 +621,7 @@ def test_a_press_that_tells_no_kind_of_chat_is_of_the_chat_that_asks(
             sender=InboundSender(id=sender),
             value=f"{question_of(client)}:once",
         )
-        return taker.handle(ReceivedEvent(platform="slack", event=press))
+        return handler.handle(ReceivedEvent(platform="slack", event=press))
 
     if kind is ChatKind.CHANNEL:
         assert pressed("2", "43") == "unknown_kind"  # the session is that of who asked

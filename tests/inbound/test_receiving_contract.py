@@ -256,17 +256,15 @@ def test_whatever_stands_in_a_signed_body_is_read_or_refused_in_words(name, data
 
 
 @pytest.mark.parametrize("name", SIGNED)
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"]
-)
-def test_a_signed_body_that_is_nothing_is_nothing(name, body):
+def test_a_signed_body_that_is_nothing_is_nothing(name):
     receiver, _, credentials = of(name)
-    try:
-        assert receiver.receive(request_of(name, body), credentials, AT) == ()
-    except UnreadableInbound:
-        pass
-    except Forged:
-        assert name == "sms"  # what is signed are the fields of a form, and this is none
+    for body in (b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}"):
+        try:
+            assert receiver.receive(request_of(name, body), credentials, AT) == (), body[:60]
+        except UnreadableInbound:
+            pass
+        except Forged:
+            assert name == "sms", body[:60]  # what is signed are the fields of a form, and this is none
 
 
 def looked(name: str, response: HttpResponse, cursor: str = "") -> Polled | DeliveryError:

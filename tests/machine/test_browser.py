@@ -498,8 +498,9 @@ def check(said: dict[str, object], who: str) -> None:
 
 
 @pytest.mark.machine
-def test_calls_of_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path, database_url: str) -> None:
-    fleet(tmp_path, database_url, sessions=4, calls=8, workers=2, seed=1)
+def test_calls_of_sessions_go_on_while_workers_die_and_freeze(tmp_path: Path, postgres_url: str) -> None:
+    """On one kind of database: what uses of a browser need of their rows is shown in tests/store, on both."""
+    fleet(tmp_path, postgres_url, sessions=4, calls=8, workers=2, seed=1)
 
 
 @pytest.mark.slow

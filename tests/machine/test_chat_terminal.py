@@ -32,7 +32,9 @@ def up(hermes: CommandLine) -> Iterator[Running]:
 
 @contextmanager
 def chatting(hermes: CommandLine, tmp_path: Path, *arguments: str) -> Iterator[TmuxTerminal]:
-    with tmux_terminal(tmp_path / "terminal", [COMMAND, "chat", *arguments], {**hermes.environ, **QUIET}) as terminal:
+    with tmux_terminal(
+        tmp_path / "terminal", [COMMAND, "chat", "--no-workspace", *arguments], {**hermes.environ, **QUIET}
+    ) as terminal:
         terminal.wait_for("/help shows the commands")
         if "--continue" not in arguments:  # there a run may ask at once
             terminal.wait_for("\n>")
@@ -61,7 +63,7 @@ def test_a_conversation(hermes: CommandLine, up: Running, tmp_path: Path) -> Non
     with chatting(hermes, tmp_path) as terminal:
         terminal.say(script(call("terminal", command="echo seen"), final=answer))
         shown = terminal.wait_for("completed, ")
-        assert "✓ terminal  command=echo seen" in shown
+        assert "✓ terminal  echo seen" in shown
         assert "Some bold text." in shown and "code  stays" in shown
         assert "**bold**" not in shown.split("✓ terminal")[1], "it is Markdown, and the prompt is what was typed"
         terminal.paste("first line\nsecond line\n" + script(final="Both read."))
@@ -90,12 +92,44 @@ def test_a_conversation(hermes: CommandLine, up: Running, tmp_path: Path) -> Non
 def test_ctrl_c_stops_the_run_and_not_the_program(hermes: CommandLine, up: Running, tmp_path: Path) -> None:
     with chatting(hermes, tmp_path) as terminal:
         terminal.say(script(call("terminal", command="sleep 300")))
-        terminal.wait_for("terminal command=sleep 300")
+        terminal.wait_for("terminal sleep 300")
         terminal.key("C-c")
-        terminal.wait_for("cancelled, ")
+        terminal.wait_for("stopped by you, ")
         assert status_of_newest(hermes) == "cancelled"
         terminal.say(script(final="Still here."))
         terminal.wait_for("Still here.")
+
+
+def test_the_agent_works_where_the_chat_stands(hermes: CommandLine, up: Running, tmp_path: Path) -> None:
+    """The directory is asked about once; files are completed, calls opened, and commands of one's own run here."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "notes.txt").write_text("".join(f"line {number}\n" for number in range(30)))
+    go = ["sh", "-c", f"cd {tmp_path / 'project'}; exec {COMMAND} chat"]
+    with tmux_terminal(tmp_path / "first", go, {**hermes.environ, **QUIET}) as terminal:
+        terminal.wait_for("May it work here?")
+        terminal.say("y")
+        terminal.wait_for(f"directory: {tmp_path / 'project'}")
+        terminal.wait_for("\n>")
+        terminal.type("@no")
+        terminal.key("Tab")
+        terminal.wait_for("> @notes.txt")
+        terminal.key("C-u")
+        terminal.say("!echo mine > mine.txt; echo written")
+        terminal.wait_for("share says it")
+        terminal.say(script(call("terminal", command="cat mine.txt notes.txt"), final="Read."))
+        shown = terminal.wait_for("completed, ")
+        assert "    mine\n    line 0\n" in shown and "… 25 more lines, /show 1 opens" in shown
+        terminal.say("/show")
+        terminal.wait_for("    line 29")
+        terminal.say(script(call("terminal", command="sleep 300")))
+        terminal.wait_for("terminal sleep 300")
+        terminal.key("Escape")
+        terminal.wait_for("stopped by you, ")
+        terminal.key("C-d")
+        assert terminal.wait_for_end() == 0
+    with tmux_terminal(tmp_path / "again", go, {**hermes.environ, **QUIET}) as terminal:
+        shown = terminal.wait_for(f"directory: {tmp_path / 'project'}")
+        assert "May it work here?" not in shown
 
 
 def test_questions_are_answered_in_place(hermes: CommandLine, up: Running, tmp_path: Path) -> None:

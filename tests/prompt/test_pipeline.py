@@ -39,7 +39,7 @@ from hermes_worker.core.messages import (
     build_user_body,
     canonical_json,
 )
-from hermes_worker.models.catalog import wire_needs
+from hermes_worker.models.catalog import find_wire_needs
 
 
 def user(content: object) -> Row:
@@ -326,7 +326,7 @@ def test_reasoning_is_echoed_where_its_absence_is_refused(row: Row, echo: str) -
     ],
 )
 def test_endpoints_differ_in_what_they_need(provider: str, model: str, host: str, expected: WireNeeds) -> None:
-    assert wire_needs(provider=provider, model=model, host=host) == expected
+    assert find_wire_needs(provider=provider, model=model, host=host) == expected
 
 
 # ------------------------------------------------------------------------------------------ prepare

@@ -425,7 +425,7 @@ def test_a_server_that_refuses_everything_is_asked_a_bounded_number_of_times(ser
 def test_only_refusals_of_the_request_change_the_dialect(status: int) -> None:
     error = ModelCallError(FailureKind.UNKNOWN, "stream_options are not supported", status=status)
 
-    assert adapt_dialect(Dialect(), error) is None
+    assert adapt_dialect(Dialect(), error, request=REQUEST) is None
 
 
 # ----------------------------------------------------------------------------------------------------------- failures

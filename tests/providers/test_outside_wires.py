@@ -31,7 +31,7 @@ from hermes_worker.core.recovery import reply_policy as empty
 from hermes_worker.core.recovery import retry
 from hermes_worker.core.recovery.classify import classify_translated
 from hermes_worker.core.recovery.reasoning_tags import ThinkScrubber, has_visible_text, strip_think_blocks
-from hermes_worker.models.catalog import wire_needs
+from hermes_worker.models.catalog import find_wire_needs
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.prices import is_priced
 from hermes_worker.models.wires import chat_reply
@@ -165,7 +165,7 @@ def test_a_reported_history_is_sent_right(case: Mapping[str, Any]) -> None:
         Message(seq=3, role=Role.TOOL, body=build_tool_body("call_1", "done")),
     ]
     provider = case["input"]["provider"]
-    sent = build_messages(rows, wire_needs(provider=provider, model="deepseek-chat", host="api.deepseek.com"))
+    sent = build_messages(rows, find_wire_needs(provider=provider, model="deepseek-chat", host="api.deepseek.com"))
 
     row = json.loads(sent[1])
     assert {name: row[name] for name in case["right"]} == case["right"]

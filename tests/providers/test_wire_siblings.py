@@ -31,7 +31,7 @@ from hermes_worker.core.recovery.classify import classify_translated
 from hermes_worker.core.recovery.error_words import clean_error_text, find_words
 from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.reasoning_tags import extract_reasoning, has_visible_text, strip_think_blocks
-from hermes_worker.models.catalog import wire_needs
+from hermes_worker.models.catalog import find_wire_needs
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.chat_reply import MalformedReply, ReplyAssembler, StreamedError, parse_usage
 from hermes_worker.models.wires.conversions import anthropic, responses
@@ -435,7 +435,7 @@ ECHOING = [
 def test_thoughts_go_back_to_whose_they_are(
     provider: str, model: str, host: str, thinker: str, calls: tuple[ToolRequest, ...]
 ) -> None:
-    needs = wire_needs(provider=provider, model=model, host=host)
+    needs = find_wire_needs(provider=provider, model=model, host=host)
 
     def echo(by: str | None) -> str:
         fields = {THINKER_FIELD: by} if by else {}
@@ -478,7 +478,7 @@ def test_a_refusal_about_thoughts_has_a_second_try(message: str, remedies: list[
 @pytest.mark.parametrize("call_id", ["call_1", "toolu_01A", "functions.f:0", "chatcmpl-tool-0123456789", "é" * 9])
 def test_ids_are_mapped_for_mistral_alike_in_call_and_result(call_id: str) -> None:
     reply = ModelReply(text="", tool_requests=(ToolRequest(id=call_id, name="f", arguments="{}"),))
-    needs = wire_needs(provider="custom", model="devstral-small", host="127.0.0.1")
+    needs = find_wire_needs(provider="custom", model="devstral-small", host="127.0.0.1")
     first, second = (sent_rows(reply, needs) for _ in range(2))
     sent = first[1]["tool_calls"][0]["id"]
     assert re.fullmatch("[a-zA-Z0-9]{9}", sent)
@@ -522,7 +522,7 @@ def test_gemini_s_signature_comes_back_with_its_call(entry: Piece) -> None:
     assembler = ReplyAssembler(heard.append)
     pieces = [piece("f", "{}", index=0, id="x", **entry), piece("g", "{}", index=1, id="y")]
     assembler.feed({"choices": [{"index": 0, "delta": {"tool_calls": pieces}, "finish_reason": "stop"}]})
-    needs = wire_needs(
+    needs = find_wire_needs(
         provider="google", model="models/gemini-3-flash-preview", host="generativelanguage.googleapis.com"
     )
     first, second = sent_rows(assembler.finish(), needs)[1]["tool_calls"]
@@ -532,7 +532,7 @@ def test_gemini_s_signature_comes_back_with_its_call(entry: Piece) -> None:
 
 def test_a_call_that_nobody_signed_is_sent_to_gemini_as_such() -> None:
     reply = ModelReply(text="", tool_requests=(CALL, ToolRequest(id="call_2", name="f", arguments="{}")))
-    needs = wire_needs(provider="google", model="gemini-3-flash-preview", host="generativelanguage.googleapis.com")
+    needs = find_wire_needs(provider="google", model="gemini-3-flash-preview", host="generativelanguage.googleapis.com")
     first, second = sent_rows(reply, needs)[1]["tool_calls"]
     assert first["extra_content"]["google"]["thought_signature"] == "skip_thought_signature_validator"
     assert "extra_content" not in second

@@ -132,13 +132,13 @@ VENDOR_KEYS = [
 ]
 
 
-@pytest.mark.parametrize("key", VENDOR_KEYS)
 @pytest.mark.parametrize("place", ["{}", "error {} in output", '"{}"', "k={}&x=1", r'{{"text":"a\n{}\tb"}}', "a%3D{}"])
-def test_a_vendors_key_is_masked_wherever_it_stands(key: str, place: str) -> None:
-    text = place.format(key)
+def test_a_vendors_key_is_masked_wherever_it_stands(place: str) -> None:
+    for key in VENDOR_KEYS:
+        text = place.format(key)
 
-    assert key[6:-4] not in redact(text)
-    assert key[6:-4] not in redact_code(text)
+        assert key[6:-4] not in redact(text), key
+        assert key[6:-4] not in redact_code(text), key
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,25 +62,23 @@ def _secret_in(text: str) -> str:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("case", CASES["masked"], ids=lambda case: case["what"])
-def test_nothing_is_left_of_a_secret_of_the_shared_cases(case: dict[str, Any], reading: str) -> None:
-    hidden = READINGS[reading](case["text"])
+def test_nothing_is_left_of_a_secret_of_the_shared_cases(reading: str) -> None:
+    for case in CASES["masked"]:
+        hidden = READINGS[reading](case["text"])
 
-    assert [secret for secret in case["secrets"] if secret in hidden] == []
-    assert READINGS[reading](hidden) == hidden
-    assert hidden.count("\n") == case["text"].count("\n") or "markers" not in reading
-
-
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("text", CASES["kept"])
-def test_the_harmless_texts_of_the_shared_cases_stay(text: str, reading: str) -> None:
-    assert READINGS[reading](text) == text
+        assert [secret for secret in case["secrets"] if secret in hidden] == [], case["what"]
+        assert READINGS[reading](hidden) == hidden, case["what"]
+        assert hidden.count("\n") == case["text"].count("\n") or "markers" not in reading, case["what"]
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("text", OWN_CASES)
-def test_a_secret_is_found_wherever_it_is_written(text: str, reading: str) -> None:
-    assert _secret_in(text) not in READINGS[reading](text)
+def test_the_harmless_texts_of_the_shared_cases_stay(reading: str) -> None:
+    assert [text for text in CASES["kept"] if READINGS[reading](text) != text] == []
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_secret_is_found_wherever_it_is_written(reading: str) -> None:
+    assert [text for text in OWN_CASES if _secret_in(text) in READINGS[reading](text)] == []
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,14 @@ def _key(rule: VendorRule) -> str:
             return key
 
 
-@pytest.mark.parametrize("rule", load_vendor_rules(), ids=lambda rule: rule.id)
-def test_a_key_of_every_published_format_is_hidden(rule: VendorRule) -> None:
-    key = _key(rule)
-    middle = key[len(key) // 2 - 3 : len(key) // 2 + 3]
+def test_a_key_of_every_published_format_is_hidden() -> None:
+    for rule in load_vendor_rules():
+        key = _key(rule)
+        middle = key[len(key) // 2 - 3 : len(key) // 2 + 3]
 
-    for text in (f"called with {key} and failed", f'x = "{key}"', f"key={key}\n", f'{{"a":"\\n{key}"}}'):
-        assert key not in redact_code(text), key
-        assert middle not in redact_code(text) or len(key) < 18, key
+        for text in (f"called with {key} and failed", f'x = "{key}"', f"key={key}\n", f'{{"a":"\\n{key}"}}'):
+            assert key not in redact_code(text), (rule.id, key)
+            assert middle not in redact_code(text) or len(key) < 18, (rule.id, key)
 
 
 def test_the_rules_say_where_they_come_from() -> None:

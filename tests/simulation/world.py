@@ -48,7 +48,7 @@ from hermes_worker.tasks.calls import delegating as delegating_module
 from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
-from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.context import RunRules, WorkerContext, WorkerModels, WorkerRows
 from hermes_worker.tasks.iteration import persistence as persistence_module
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
@@ -255,20 +255,21 @@ class Process:
         self.leases = Leases(world.guarded_workers, name=name, queues="model,tools", ttl_s=TTL_S)
         self.parts = filled(
             WorkerContext,
-            runs=Paused(world, world.backend.runs),
-            calls=Paused(world, world.backend.calls),
-            waits=Paused(world, world.backend.waits),
-            auxiliary_calls=Paused(world, world.backend.auxiliary_calls),
-            transcripts=Paused(world, world.backend.transcripts),
+            rows=WorkerRows(
+                runs=Paused(world, world.backend.runs),
+                calls=Paused(world, world.backend.calls),
+                waits=Paused(world, world.backend.waits),
+                auxiliary_calls=Paused(world, world.backend.auxiliary_calls),
+                transcripts=Paused(world, world.backend.transcripts),
+                now=world.clock_of_database,
+            ),
+            models=WorkerModels(chain=OneProvider(world.model)),
+            rules=RunRules(delegation=DELEGATION, approvals=APPROVALS),
             sender=Sender(world),
             leases=self.leases,
             live=NoLive(),
             catalog=world.catalog,
-            chain=OneProvider(world.model),
             workspace=lambda ref: Notes(world),
-            now=world.clock_of_database,
-            delegation=DELEGATION,
-            approvals=APPROVALS,
         )
         self._strays_at = world.now + TTL_S
 

@@ -10,29 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from support.emptying import emptied_database
-from support.migrated import bring_up
+from support.migrated import copy_template
 from support.postgres import PostgresFarm
 from support.store import Store, opened
 
 from hermes_worker.store.engine.database import Database
 
-_TEMPLATE = "hermes_template"
-
 
 @pytest.fixture(scope="session")
-def postgres_template(shared_postgres_farm: PostgresFarm) -> PostgresFarm:
-    bring_up(shared_postgres_farm.shared.create_database(_TEMPLATE))
-    return shared_postgres_farm
-
-
-@pytest.fixture(scope="session")
-def shared_postgres_database(postgres_template: PostgresFarm) -> Iterator[Database]:
+def shared_postgres_database(shared_postgres_farm: PostgresFarm) -> Iterator[Database]:
     """With its connections, which have seen every statement before."""
-    url = _copy_of_template(postgres_template, "hermes_shared")
-    with opened(url, is_migrated=True) as store:
+    with shared_postgres_farm.migrated_database() as url, opened(url, is_migrated=True) as store:
         yield store.database
 
 
@@ -44,15 +34,15 @@ def postgres_store(shared_postgres_database: Database) -> Iterator[Store]:
 
 
 @pytest.fixture
-def own_postgres_store(postgres_template: PostgresFarm, tmp_path: Path) -> Iterator[Store]:
+def own_postgres_store(shared_postgres_farm: PostgresFarm, tmp_path: Path) -> Iterator[Store]:
     """In a database that nobody has used before and nobody will use again."""
-    name = f"s_{tmp_path.name}"[:60]
-    url = _copy_of_template(postgres_template, name)
+    server, name = shared_postgres_farm.shared, f"s_{tmp_path.name}"[:60]
+    copy_template(server.url(), name)
     try:
-        with opened(url, is_migrated=True) as store:
+        with opened(server.url(name), is_migrated=True) as store:
             yield store
     finally:
-        postgres_template.shared.drop_database(name)
+        server.drop_database(name)
 
 
 @pytest.fixture
@@ -77,9 +67,3 @@ def _of_kind(request: pytest.FixtureRequest, on_postgres: str) -> Store:
     found: Store = request.getfixturevalue("sqlite_store" if request.param == "sqlite" else on_postgres)
     assert found.database.is_sqlite == (request.param == "sqlite")
     return found
-
-
-def _copy_of_template(farm: PostgresFarm, name: str) -> str:
-    with psycopg.connect(farm.shared.url().replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f'create database "{name}" template {_TEMPLATE} strategy file_copy'.encode())
-    return farm.shared.url(name)

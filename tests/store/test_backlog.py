@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from support.plans import plan_of, statements
+from support.samples import take_turns
 from support.store import ANSWER, Store, asks
 
 from hermes_worker.broker.queue import QueueName, build_message
@@ -241,7 +242,7 @@ class Commotion:
         self.store.let_pass(self.random.choice([1.0, 9.0, 400.0]))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("store", "seed"), take_turns(("sqlite", "postgresql"), range(4)), indirect=["store"])
 def test_it_says_what_python_counts_in_the_same_rows(store: Store, seed: int) -> None:
     commotion = Commotion(store, seed)
     for _ in range(3):

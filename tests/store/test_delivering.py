@@ -30,11 +30,12 @@ from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.run import ExitReason
+from hermes_worker.core.spec import Multitask
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryBusy, DeliveryView, enqueue_deliveries
 from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.store.workers import Registration
+from hermes_worker.system import faults
 from hermes_worker.tasks.deliver import DeliveryContext, deliver
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
@@ -463,6 +464,24 @@ def test_a_late_worker_cannot_settle_what_was_taken_from_it(store: Store, tmp_pa
     with pytest.raises(LeaseLost):
         here.outbox.settle_failed(claim, Failure(kind="transient", message="late"), is_abandoned=True)
     assert here.only.state is DeliveryState.DELIVERED
+
+
+def test_a_worker_that_was_frozen_under_its_claim_sends_nothing(store: Store, tmp_path: Path, sink: Sink) -> None:
+    store.answer(store.submit(deliver=[f"webhook:{sink.url}"]).run_id)
+    here = office(store, tmp_path)
+    frozen = Leases(store.workers, name="frozen", queues="delivery", ttl_s=0.2)
+    here.parts = replace(here.parts, leases=frozen)
+    faults.arm_faults("deliver.after_claim=stall:0.3")  # longer than its lease, which nothing renews
+    try:
+        here.work()
+    finally:
+        faults.disarm_faults()
+    assert sink.received == []
+    assert here.only.state is DeliveryState.PENDING
+    here.parts = replace(here.parts, leases=office(store, tmp_path).parts.leases)
+    here.wait_over()
+    here.work()
+    assert (here.only.state, len(sink.received)) == (DeliveryState.DELIVERED, 1)
 
 
 def test_a_lost_message_is_sent_again_and_a_backlog_is_not(store: Store, tmp_path: Path) -> None:

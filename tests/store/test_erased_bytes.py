@@ -14,12 +14,12 @@ from support.store import Store
 from support.two_people import ANNA, People, person
 
 from hermes_worker.core.messages import ModelReply, Usage
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, parse_rule
 from hermes_worker.features.retention import erasure_rows as erasing
 from hermes_worker.features.retention.deleting_rows import delete_blobs
 from hermes_worker.features.retention.erasure_rows import IN_THE_LOG, Erasures
 from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Person
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, parse_rule
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.search.indexing import Indexer, merge_deleted
 from hermes_worker.store.statistics import count_ended_rows

@@ -18,6 +18,7 @@ from support.two_people import ANNA, BERT, People, person, traces
 
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.features.retention.erasure_rows import (
     ErasureHeld,
     ErasureNotFound,
@@ -30,7 +31,6 @@ from hermes_worker.features.retention.erasure_rules import InvalidReceipt, Nobod
 from hermes_worker.features.retention.export_rows import export_rows
 from hermes_worker.features.retention.hold_rows import Retention
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.features.retention.selection_rows import BY_RUN, BY_SESSION, OF_TENANT
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.runs import RunDeleted, SessionErased
@@ -51,6 +51,7 @@ OF_NOBODY = {
     "text_keys": "ids of keys",
     "logins": "of the installation",
     "key_states": "names of keys that say nothing about them",
+    "workspace_heads": "named by sessions; they go with the workspaces of those",
     "provider_keys": "keys of a tenant, written by operators; an export would show them",
     "configurations": "settings, written by operators; the versions of a tenant's are kept",
     "alert_targets": "where a tenant is told of its limits; set by operators",

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.access.kept_answers import RequestAtWork, RequestIdentity, StoredAnswer, StoredAnswers
 from hermes_worker.store.tables import kept_answers

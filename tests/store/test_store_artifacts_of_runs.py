@@ -10,11 +10,11 @@ from support.store import EMPTY, TTL_S, Store
 
 from hermes_worker.core.effects import GatherArtifacts, Iterate
 from hermes_worker.core.errors import LeaseLost
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.features.retention import deleting_rows as deleting
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.export_rows import export_rows
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.artifacts.gatherings import (
     ContentGone,
     GatheringClaim,

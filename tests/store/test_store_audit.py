@@ -18,7 +18,9 @@ from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES, InvalidRule, RetentionKind, parse_rule
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.spec import Multitask
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryAction, MemoryAuthor, MemoryKey, MemoryOperation, MemoryRules
@@ -27,7 +29,6 @@ from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.hold_rows import Retention
 from hermes_worker.features.retention.rows import record_prune
-from hermes_worker.features.retention.rules import DEFAULT_RULES, InvalidRule, RetentionKind, parse_rule
 from hermes_worker.features.skills.rows import NewSkillVersion, Skills
 from hermes_worker.features.skills.rules import SkillFacts, SkillFile
 from hermes_worker.features.webhooks.rows import RouteNotFound, Webhooks
@@ -46,10 +47,11 @@ from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.outbox.alerts import AlertPolicy, send_test_alert, set_alert_targets
 from hermes_worker.store.outbox.deliveries import Deliveries
+from hermes_worker.store.rewinds import Rewind
 from hermes_worker.store.runs.control import Control
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.responses import Responses
-from hermes_worker.store.runs.runs import Multitask, RunNotFound, SessionActive
+from hermes_worker.store.runs.runs import RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import SessionChanges, Sessions
@@ -81,7 +83,7 @@ def do_everything(store: Store) -> None:
     Control(database).steer(run_id, SECRETIVE)
     Control(database).pause(run_id)
     Control(database).resume(run_id)
-    RunWorkspaces(database).record_restore(run_id, "a" * 40, before="b" * 40, files=1)
+    RunWorkspaces(database).record_restore(run_id, "a" * 40, before="b" * 40, files=1, rewind=Rewind(calls=sa.false()))
     store.runs.stop_tree(run_id, by="somebody")
     Waits(database).approve(ask(store, WaitKind.APPROVAL), ApprovalChoice.DENY, by="somebody", reason=SECRETIVE)
     Waits(database).reply(ask(store, WaitKind.INPUT), SECRETIVE, by="somebody")

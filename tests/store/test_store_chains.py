@@ -15,9 +15,9 @@ from support.store import ANSWER, Store, asks, check, deadlocks, new_children, s
 from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, RunStatus
+from hermes_worker.core.spec import Multitask
 from hermes_worker.store.runs.control import Control, NotAtWork
 from hermes_worker.store.runs.families import Families
-from hermes_worker.store.runs.runs import Multitask
 from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.tables import budgets, runs
 

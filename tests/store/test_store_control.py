@@ -11,9 +11,10 @@ from support.store import SPEC, Store, asks, check, deadlocks, new_run, settleme
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.spec import Multitask
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork, NothingToSay
 from hermes_worker.store.runs.new_children import NewChild
-from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Multitask, SessionActive, SessionBusy, create_run_id
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, SessionActive, SessionBusy, create_run_id
 from hermes_worker.store.runs.steering import load_pending
 
 

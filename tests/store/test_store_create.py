@@ -14,11 +14,12 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import Failure
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.core.run import ExitReason, RunStatus
+from hermes_worker.core.spec import Multitask
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
-from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Created, Multitask, SessionBusy, SessionNotFound
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Created, SessionBusy, SessionNotFound
 from hermes_worker.store.tables import blobs, idempotency_keys, run_inputs, runs, sessions
 
 BROKEN = ev.RunBroken(reason=ExitReason.INTERNAL_ERROR, failure=Failure(kind="internal_error", message="a defect"))

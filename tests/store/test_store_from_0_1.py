@@ -42,9 +42,9 @@ def run_id(number: int) -> str:
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
+def database(empty_database_url: str) -> Iterator[Database]:
     """A database at the revision of 0.1, with its rows."""
-    found = Database(database_url, pool_size=20, homes=(HOME,))
+    found = Database(empty_database_url, pool_size=20, homes=(HOME,))
     upgrade = Upgrade(MIGRATIONS, "0100", "0266")
     schema = upgrade.made(found.engine, ROWS)
     if not found.is_sqlite:

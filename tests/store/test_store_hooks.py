@@ -13,12 +13,11 @@ from support.store import EMPTY, TTL_S, Store, asks, settlement
 from hermes_worker.core import events as ev
 from hermes_worker.core.effects import CallHook
 from hermes_worker.core.errors import Failure, LeaseLost
-from hermes_worker.core.hooks import Observed, build_observed
+from hermes_worker.core.hooks import HookCallState, Observed, build_observed
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import ExitReason
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls
-from hermes_worker.store.hooks.pending_calls import HookCallState
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import events, hook_calls, runs, tool_calls
 

@@ -38,8 +38,8 @@ def at_revision(url: str, name: str) -> Database:
 
 
 @pytest.fixture
-def before(postgres_url: str) -> Iterator[Database]:
-    database = at_revision(postgres_url, str(FIRST.down_revision))
+def before(empty_postgres_url: str) -> Iterator[Database]:
+    database = at_revision(empty_postgres_url, str(FIRST.down_revision))
     yield database
     database.close()
 
@@ -98,11 +98,11 @@ def test_four_migrators_build_one_index(before: Database) -> None:
     assert (load_revision(before), is_valid(before)) == (find_newest(), True)
 
 
-def test_revisions_build_indexes_on_old_tables_ahead(postgres_url: str) -> None:
+def test_revisions_build_indexes_on_old_tables_ahead(empty_postgres_url: str) -> None:
     """One that needs a column of its own revision cannot be built before: only that table's rows are looked through."""
     scripts = {script.revision: script for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
     first, *later = sorted(scripts)
-    database = at_revision(postgres_url, first)
+    database = at_revision(empty_postgres_url, first)
     before = described(database)
     for name in later:
         with database.engine.begin() as connection:
@@ -149,17 +149,17 @@ def indexes(database: Database, what: str) -> dict[str, str]:
         return {row.relname: str(row[1]) for row in connection.execute(query)}
 
 
-def test_a_result_that_is_not_the_last_of_its_batch_writes_no_index(postgres_url: str) -> None:
-    with opened(postgres_url) as store:
+def test_a_result_that_is_not_the_last_of_its_batch_writes_no_index(empty_postgres_url: str) -> None:
+    with opened(empty_postgres_url) as store:
         owner = store.owner
         run_id = store.submit(idle_s_max=600.0).run_id
         store.ask_tools(run_id, asks(*[Replay.PURE] * 10))
         claims = [store.call(run_id, position, owner) for position in range(10)]
-    before, _ = counted_updates(postgres_url)
-    with opened(postgres_url, is_migrated=True) as store:
+    before, _ = counted_updates(empty_postgres_url)
+    with opened(empty_postgres_url, is_migrated=True) as store:
         for claim in claims:
             store.calls.settle(claim, settlement("x"))
-    updates, hot = counted_updates(postgres_url)
+    updates, hot = counted_updates(empty_postgres_url)
     assert (updates - before, hot) == (10, 9)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.desk import NOON, Desk
+from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker.core.job_policies import Overlap
@@ -167,6 +168,49 @@ def test_a_job_that_cannot_work_is_refused(desk: Desk, request_: work.JobRequest
     with pytest.raises(error):
         work.create(desk.jobs, request_)
     assert desk.jobs.list_jobs() == []
+
+
+def test_a_slot_that_comes_due_again_after_its_clock_went_back_begins_nothing(desk: Desk) -> None:
+    row = desk.add()
+    desk.at(601)
+    desk.tick()
+    [run_id] = desk.run_ids(row)
+    desk.store.answer(run_id)
+    slot = NOON + 600
+    with desk.store.database.write() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.pk == row.pk).values(next_slot=slot, next_fire_at=slot))
+    assert desk.tick() == []
+    assert (desk.run_ids(row), desk.ledger(row)) == ([run_id], [(10, "fired")])
+    assert desk.jobs.get(row.job_id).next_slot == NOON + 1200
+    with desk.store.database.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(runs)).scalar_one() == 1
+
+
+def test_a_scheduler_that_comes_while_another_one_decides_leaves_the_slot_to_it(
+    postgres_store: Store, tmp_path: Path
+) -> None:
+    desk = Desk(postgres_store, tmp_path / "home")
+    row = desk.add()
+    desk.at(601)
+    deciding, over = threading.Event(), threading.Event()
+
+    def decide_late(due: DueJob) -> JobTick | None:
+        deciding.set()
+        assert over.wait(PATIENCE_S)
+        return ticking.decide_tick(due, desk.settings)
+
+    first = threading.Thread(target=lambda: desk.jobs.settle([row.pk], decide_late))
+    first.start()
+    try:
+        assert deciding.wait(PATIENCE_S)
+        second = desk.jobs.settle([row.pk], lambda due: ticking.decide_tick(due, desk.settings))
+    finally:
+        over.set()
+        first.join()
+    assert second.hints == ()
+    with desk.store.database.read() as connection:
+        begun = connection.execute(sa.select(runs.c.run_id)).scalars().all()
+    assert begun == desk.run_ids(row) and len(begun) == 1
 
 
 class Killed(Exception):

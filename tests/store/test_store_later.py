@@ -8,9 +8,10 @@ from support.store import Store, check
 
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.spec import Multitask
 from hermes_worker.store.backlog import read_backlog
 from hermes_worker.store.runs.control import Control
-from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX, Multitask
+from hermes_worker.store.runs.runs import SESSION_QUEUE_MAX
 from hermes_worker.store.tables import runs
 
 

@@ -10,13 +10,13 @@ from support.store import Store, asks
 
 from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run import RunKind, RunStatus
 from hermes_worker.store.runs import listing
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.search import run_texts
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.statistics import count_ended_rows
-from hermes_worker.store.tables import firings, jobs, runs
+from hermes_worker.store.tables import firings, jobs, run_inputs, runs
 
 
 def ids(store: Store, limit: int = 50, **wanted: object) -> list[str]:
@@ -137,6 +137,35 @@ def test_the_turn_that_a_background_answer_began_is_found_by_its_cause(store: St
     [caused, background] = ids(store, parent=root)
     assert background == child
     assert caused != root
+
+
+def test_a_list_says_what_each_run_is_and_what_was_asked(store: Store) -> None:
+    root = store.with_tools(Replay.PURE, input="Compare the offers\nof these three")
+    [child] = store.delegate(root, 1, note="it goes on")
+    store.answer(root)
+    store.answer(child)
+    slot = store.submit(source="cron", input="[SYSTEM: a job]", about="nightly, 2026-11-29 04:00 CET").run_id
+    views = {view.run_id: view for view in Listing(store.database).list_page(RunFilter()).views}
+    [follow_up] = views.keys() - {root, child, slot}
+
+    assert [views[one].kind for one in (root, child, slot, follow_up)] == ["request", "child", "job", "follow_up"]
+    assert ids(store, kinds=(RunKind.REQUEST, RunKind.JOB)) == [slot, root]
+    assert ids(store, kinds=(RunKind.FOLLOW_UP, RunKind.CHILD)) == [follow_up, child]
+    assert ids(store, kinds=(RunKind.REVIEW,)) == []
+    assert (views[root].title, views[root].delegated) == ("Compare the offers", 1)
+    assert views[slot].title == "nightly, 2026-11-29 04:00 CET"
+    assert views[follow_up].title == "Background answer: Compare the offers"
+    assert views[follow_up].session_title == "Compare the offers"
+
+
+def test_a_run_from_before_there_were_titles_has_that_of_its_conversation(store: Store) -> None:
+    store.submit(input="first", session_id="s")
+    store.submit(input="second", session_id="s")
+    with store.database.write() as connection:
+        connection.execute(sa.update(run_inputs).values(title=None))
+
+    page = Listing(store.database).list_page(RunFilter())
+    assert [view.title for view in page.views] == ["first", "first"]
 
 
 @pytest.mark.parametrize("tags", [(), ("t",)])

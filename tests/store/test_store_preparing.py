@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 from support.store import Store
-from support.turns import Turns
+from support.turns import Turns, change_parts
 
 from hermes_worker.agent.prompt.system import PromptParts, assemble_prompt
 from hermes_worker.core.effects import Iterate, Prepare
@@ -39,7 +39,7 @@ def opened_here(ref: str) -> Workspace:
 
 def worker(store: Store) -> WorkerContext:
     """Another process over the same rows, which has seen nothing yet."""
-    return replace(Turns.over(store).parts, runs=Runs(store.database), workspace=opened_here)
+    return change_parts(Turns.over(store).parts, runs=Runs(store.database), workspace=opened_here)
 
 
 def begun(store: Store, root: Path) -> str:
@@ -62,7 +62,7 @@ def begun(store: Store, root: Path) -> str:
 
 def system_row(parts: WorkerContext, store: Store, run_id: str) -> str:
     """The first bytes of the request that this worker would send."""
-    session = parts.runs.load_session_context(1)
+    session = parts.rows.runs.load_session_context(1)
     rows = store.transcripts.load(1, 1)
     request = build_request(session, rows, ROUTE, RecoveryState(), is_summary=False, options=ModelOptions())
     return request.messages[0]

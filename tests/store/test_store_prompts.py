@@ -15,6 +15,7 @@ from hermes_worker.core.prompt_places import AssembledPrompt, PromptPlace, join_
 from hermes_worker.core.run import RunStatus
 from hermes_worker.services import prompt_blocks
 from hermes_worker.services.prompt_blocks import BlockFacts, build_block_reader
+from hermes_worker.settings import load_settings
 from hermes_worker.store.runs.new_runs import insert_runs
 from hermes_worker.store.runs.runs import IterationClaim, create_run_id
 from hermes_worker.store.sessions import Sessions
@@ -77,7 +78,9 @@ def test_what_cannot_be_stored_is_replaced(store: Store) -> None:
 
 
 def test_each_reader_fills_its_places(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = BlockFacts(tenant="default", principal=None, source="api", tools=frozenset({"memory"}))
+    facts = BlockFacts(
+        tenant="default", principal=None, source="api", settings=load_settings({}), tools=frozenset({"memory"})
+    )
 
     def memory(connection: sa.engine.Connection, facts: BlockFacts, /) -> Mapping[PromptPlace, str]:
         tools = connection.execute(sa.select(sa.literal(" ".join(facts.tools)))).scalar_one()
@@ -86,11 +89,9 @@ def test_each_reader_fills_its_places(store: Store, monkeypatch: pytest.MonkeyPa
     def skills(connection: sa.engine.Connection, facts: BlockFacts, /) -> Mapping[PromptPlace, str]:
         return {PromptPlace.SKILLS: "skills"}
 
-    monkeypatch.setattr(prompt_blocks, "READERS", (memory, skills))
+    monkeypatch.setattr(prompt_blocks, "list_readers", lambda: (memory, skills))
     store.submit(**with_prompt(blocks=build_block_reader(facts)))
     assert prompts(store) == ["I am\n\nskills\n\ndefault has memory\n\ntoday"]
-    monkeypatch.setattr(prompt_blocks, "READERS", ())
-    assert build_block_reader(facts) is None
 
 
 # --- what the workspace says -----------------------------------------------------------------------------------------

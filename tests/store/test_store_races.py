@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.patience import PATIENCE_S
+from support.samples import sample_seeds
 from support.store import (
     ANSWER,
     EMPTY,
@@ -259,7 +260,7 @@ class Crowd:
     MOVES = (*[take] * 9, *[give] * 9, *[sweep] * 2, submit, give_back, forget, *[vanish] * 3, let_go, stop, fail)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample_seeds(1, 3))
 def test_sixteen_threads_that_do_anything_to_the_same_runs_never_deadlock_and_break_nothing(
     postgres_store: Store, seed: int
 ) -> None:

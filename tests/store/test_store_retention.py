@@ -9,13 +9,14 @@ from random import Random
 import pytest
 import sqlalchemy as sa
 from support.history import History, dangling, ends_of_streams, go_on, held_rows, hold_some
+from support.samples import take_turns
 from support.store import Store, asks
 
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule, parse_rules
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.retention.hold_rows import HoldNotFound, Retention
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule, parse_rules
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionNotFound
 from hermes_worker.store.statistics import count_ended_rows
@@ -32,6 +33,7 @@ from hermes_worker.store.tables import (
 )
 
 DAY_S = 86_400.0
+KINDS = ("sqlite", "postgresql")
 POLICIES = (
     "runs=30d",
     "runs=30d transcripts=30d events=10d",
@@ -61,7 +63,7 @@ def count(store: Store, table: sa.Table) -> int:
         return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
-@pytest.mark.parametrize("text", POLICIES)
+@pytest.mark.parametrize(("store", "text"), take_turns(KINDS, POLICIES), indirect=["store"])
 def test_whatever_is_deleted_the_rest_can_go_on(store: Store, text: str) -> None:
     random = Random(text)
     history = History(store, random)

@@ -58,17 +58,17 @@ def views(database: Database) -> dict[str, str]:
 
 
 @pytest.fixture
-def second_url(database_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Another empty database of the same kind as ``database_url``."""
-    if database_url.startswith("sqlite"):
+def second_url(empty_database_url: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Another empty database of the same kind as ``empty_database_url``."""
+    if empty_database_url.startswith("sqlite"):
         yield f"sqlite:///{tmp_path / 'second.db'}"
         return
     with request.getfixturevalue("shared_postgres_farm").database() as url:
         yield url
 
 
-def test_the_migrations_build_exactly_the_tables_of_the_code(database_url: str, second_url: str) -> None:
-    migrated, made = opened(database_url), opened(second_url)
+def test_the_migrations_build_exactly_the_tables_of_the_code(empty_database_url: str, second_url: str) -> None:
+    migrated, made = opened(empty_database_url), opened(second_url)
     migrate(migrated)
     metadata.create_all(made.engine)
     with made.write() as connection:
@@ -120,13 +120,15 @@ RELEASED = {
     "0100_first_schema.postgresql.sql": "003ac109509865eb6d5befe86fc10367d6556c2eaf0aa282dedd34f7743d17b2",
     "0100_first_schema.sqlite.sql": "d1d7af5bc314c152d181abd0f26230cf09bc330ffd83d7af33e23845350bf1ed",
     "0266_since_0_1.py": "6e74a879443d70b2a7ebc0cfa7dcbbac94ac03cc1f25f8ac45b37286dc7be957",
+    "0267_run_titles.py": "fcee97ce18c354da8af476e45d015592009a6d9ac7010f0796c7cb64de89cd42",
+    "0268_workspace_heads.py": "3af8f3a13ea7749cfbeb26291fd8042171c4ac5adcaf15f2d4c0fafcc0a6079e",
 }
 """The files of revisions that databases have been built with, and their SHA-256."""
 VIEW = {
     "postgresql": "1f98a53263c390f3e826df2c58b9f4118ba710a84984418e38a24503eb3f8720",
     "sqlite": "26fa844141b5b996772f85ec1e65f6350fd4514967cd064156d51617c78807f1",
 }
-"""SHA-256 of the statement that makes the view, at revision 0266."""
+"""SHA-256 of the statement that makes the view, at revision 0268."""
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -141,14 +143,14 @@ def test_a_revision_that_databases_were_built_with_is_never_changed(name: str) -
 @pytest.mark.parametrize("dialect", VIEW)
 def test_the_view_changes_with_a_revision_only(dialect: str) -> None:
     found = hashlib.sha256(view_statement(dialect).encode()).hexdigest()
-    assert (find_newest(), found) == ("0266", VIEW[dialect]), (
+    assert (find_newest(), found) == ("0268", VIEW[dialect]), (
         "a database that has the newest revision keeps the view that it has: add a revision (docs/migrations.md), and "
         "write its number and the new hash here"
     )
 
 
-def test_migrating_again_changes_nothing(database_url: str) -> None:
-    database = opened(database_url)
+def test_migrating_again_changes_nothing(empty_database_url: str) -> None:
+    database = opened(empty_database_url)
 
     assert migrate(database) is None
     assert migrate(database) == find_newest()
@@ -156,8 +158,8 @@ def test_migrating_again_changes_nothing(database_url: str) -> None:
     database.close()
 
 
-def test_eight_processes_may_migrate_at_once(database_url: str) -> None:
-    databases = [opened(database_url) for _ in range(8)]
+def test_eight_processes_may_migrate_at_once(empty_database_url: str) -> None:
+    databases = [opened(empty_database_url) for _ in range(8)]
     start = threading.Barrier(8)
 
     def run(database: Database) -> None:
@@ -173,8 +175,8 @@ def test_eight_processes_may_migrate_at_once(database_url: str) -> None:
         database.close()
 
 
-def test_a_database_that_is_not_migrated_is_refused_by_the_workers(database_url: str) -> None:
-    database = opened(database_url)
+def test_a_database_that_is_not_migrated_is_refused_by_the_workers(empty_database_url: str) -> None:
+    database = opened(empty_database_url)
 
     with pytest.raises(ConfigurationError, match="hermes-worker data migrate"):
         require_current(database)
@@ -295,9 +297,9 @@ def test_the_way_out_is_a_commit_that_made_the_schema_of_today() -> None:
 
 
 @pytest.mark.parametrize("name", ["runs", "messages", "sessions", "workers"])
-def test_a_database_with_somebody_elses_tables_is_refused_and_left_alone(database_url: str, name: str) -> None:
+def test_a_database_with_somebody_elses_tables_is_refused_and_left_alone(empty_database_url: str, name: str) -> None:
     """Any of our names may be taken, not only the most telling one."""
-    database = opened(database_url)
+    database = opened(empty_database_url)
     with database.write() as connection:
         connection.execute(sa.text(f"create table {name} (id integer primary key, theirs text)"))
         connection.execute(sa.text(f"insert into {name} (id, theirs) values (1, 'precious')"))
@@ -311,9 +313,11 @@ def test_a_database_with_somebody_elses_tables_is_refused_and_left_alone(databas
     database.close()
 
 
-def test_a_migration_that_fails_half_way_leaves_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_half_way_leaves_nothing(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crash in the middle must not leave a database that neither is empty nor can be migrated."""
-    database = opened(database_url)
+    database = opened(empty_database_url)
     execute = Connection.exec_driver_sql
     made: list[str] = []
 

@@ -17,6 +17,7 @@ from support.word_index import matches_words
 
 from hermes_worker.core.messages import ModelReply, Role
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.search_queries import (
     WORDS_MADE_BY,
     build_filters,
@@ -29,7 +30,6 @@ from hermes_worker.core.search_queries import (
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, build_text_keys
 from hermes_worker.store.kept_conversations import KeptConversations

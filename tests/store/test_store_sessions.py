@@ -12,11 +12,11 @@ from support.store import Store, asks, new_run, settlement
 
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.core.titles import hash_title
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES, RetentionKind, RetentionRule
 from hermes_worker.store.rows import BLOB_CHARS_MIN
 from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, create_run_id
 from hermes_worker.store.sessions import InvalidFork, SessionChanges, SessionExists, SessionPage, Sessions, TitleTaken
@@ -224,10 +224,10 @@ def test_a_fork_is_cut_only_where_no_result_is_torn_off(store: Store, its: Sessi
     for position in range(2):
         store.calls.settle(store.call(run_id, position), settlement())
     store.answer(run_id)
-    for last in (2, 3, 6, 0):
+    for last in (2, 3, 6, -1):
         with pytest.raises(InvalidFork):
             its.fork("s", name=f"f{last}", last=last)
-    assert [its.fork("s", name=f"g{last}", last=last).message_count for last in (1, 4, 5)] == [1, 4, 5]
+    assert [its.fork("s", name=f"g{last}", last=last).message_count for last in (0, 1, 4, 5)] == [0, 1, 4, 5]
 
 
 def test_what_a_run_at_work_has_written_is_not_forked(store: Store, its: Sessions) -> None:

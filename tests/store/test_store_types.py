@@ -12,6 +12,10 @@ import hermes_worker.store
 
 STORE = Path(hermes_worker.store.__file__).parent
 UNTYPED = {
+    "engine/lent.py": "connections of a caller's library, which may not be installed",
+    "runs/views.py has_kind": "a condition of SQLAlchemy",
+    "rewinds.py RewoundPart": "the fields of a dataclass, as JSON",
+    "features/forks/rows.py open_fork": "columns to be written",
     "engine/prepared.py": "drivers, and statements that are compiled for them, have no types of their own",
     "engine/database.py": "hooks of SQLAlchemy, which hands in connections of drivers without types",
     "hooks/calls.py HookFacts": "the data of an event, as JSON",
@@ -25,12 +29,10 @@ UNTYPED = {
     "sessions.py list_turn_messages": "rows of a transcript, as JSON",
     "rows.py _build_record_fields": "the fields of a dataclass, spread into it and into the one that extends it",
     "runs/status_reasons.py _to_facts": "the fields of a dataclass, of which some are found out later",
-    "runs/waits.py WaitView": "what a tool asks, as the JSON that it wrote; the API reads it by the kind of wait",
     "runs/waits.py _redact_request": "what a tool asks, as above",
     "runs/approval_history.py ClosedQuestion": "what a tool asked, as above",
-    "runs/call_ledger.py _load_reply_and_result": "the calls of a stored reply, as JSON",
+    "runs/call_ledger.py": "a call of a stored reply, as JSON",
     "runs/children.py _find_argument": "one call of a stored reply, as JSON",
-    "runs/calls.py _find_arguments": "one call of a stored reply, as JSON",
     "search/finding.py _TsQuery": "what SQLAlchemy hands to a type",
     "access/principals.py _load_pairs": "the second column of two, which is a time once and a count twice",
 }
@@ -39,6 +41,7 @@ OF_SQLALCHEMY = {"Column", "ColumnElement", "CompoundSelect", "CursorResult", "L
 """Its types take those of the columns, which a ``NamedTuple`` says for us."""
 _GIVES_ROWS = {"first", "one", "all", "one_or_none", "fetchall", "fetchone"}
 _NO_COLUMNS = {
+    "close",
     "rowcount",
     "scalar",
     "scalar_one_or_none",

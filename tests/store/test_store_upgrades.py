@@ -72,6 +72,7 @@ from hermes_worker.store.tables import (
     waits,
     webhook_events,
     webhook_routes,
+    workspace_heads,
 )
 
 _OTHERS = {
@@ -283,6 +284,7 @@ _OTHERS = {
         "secret": "s",
         "created_at": 1.0,
     },
+    workspace_heads: {"tenant": "default", "name": "run_0", "secret": "s", "changed_at": 1.0},
     configurations: {
         "of_tenant": "acme",
         "version": 1,
@@ -339,8 +341,8 @@ def _play(store: Store) -> None:
 
 
 @pytest.mark.parametrize("step", steps(MIGRATIONS), ids=lambda step: step.after)
-def test_a_revision_leaves_the_version_before_at_work(database_url: str, rows: Rows, step: Upgrade) -> None:
-    assert step.problems(database_url, rows) == [], "see docs/migrations.md"
+def test_a_revision_leaves_the_version_before_at_work(empty_database_url: str, rows: Rows, step: Upgrade) -> None:
+    assert step.problems(empty_database_url, rows) == [], "see docs/migrations.md"
 
 
 ADDED = 'op.add_column("{}", sa.Column("tint", sa.String(9), nullable={}, server_default={}))'
@@ -382,9 +384,9 @@ def revised(tmp_path: Path, body: str) -> Upgrade:
 
 @pytest.mark.parametrize("body", ALLOWED.values(), ids=ALLOWED)
 def test_what_the_version_before_can_live_with_is_allowed(
-    tmp_path: Path, database_url: str, rows: Rows, body: str
+    tmp_path: Path, empty_database_url: str, rows: Rows, body: str
 ) -> None:
-    assert revised(tmp_path, body).problems(database_url, rows) == []
+    assert revised(tmp_path, body).problems(empty_database_url, rows) == []
 
 
 @pytest.mark.parametrize(("body", "problem"), REFUSED.values(), ids=REFUSED)

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.features.webhooks.rows import RouteExists, RouteNotFound, RouteRow, Webhooks
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict, RequestReplayed
 from hermes_worker.store.outbox.deliveries import Deliveries

@@ -24,7 +24,6 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.browser.chromium import (
     Chromium,
     NoBrowserHere,
-    explain_missing_extra,
     find_chromium,
     require_confinement,
 )
@@ -33,7 +32,7 @@ from hermes_worker.browser.host import build_browser_host
 from hermes_worker.browser.relay import BrowserRelay
 from hermes_worker.browser.visits import SessionBrowsers
 from hermes_worker.core.messages import canonical_json
-from hermes_worker.extension import load_reference
+from hermes_worker.extension import explain_missing_extra, load_reference
 from hermes_worker.hosting.host import HostOptions
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
 from hermes_worker.store.resources import Resources
@@ -53,7 +52,7 @@ def lacking() -> str | None:
         require_confinement(Sandbox(SandboxMode.AUTO, SandboxPolicy()))
     except NoBrowserHere as error:
         return str(error)
-    return explain_missing_extra()
+    return explain_missing_extra("browser")
 
 
 class Site:

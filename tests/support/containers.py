@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("podman", "crun", "buildah")
-_PATIENCE_S = 500.0
+_PATIENCE_S = 2_400.0
 """A build takes half a minute of a processor, and the machine may be busy."""
 _FILES_MAX = 4096
 _PROCESSES_MAX = 4096

@@ -1,4 +1,4 @@
-"""What children of a nursery are told to do, by name (``tests/embedded/test_forked.py``)."""
+"""What children of a zygote are told to do, by name (``tests/embedded/test_forked.py``)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ def list_descriptors(_: Sequence[str]) -> None:
 
 def name_descriptors(numbers: Sequence[str]) -> None:
     print(len(list(_DESCRIPTORS.iterdir())), *((_DESCRIPTORS / number).readlink().name for number in numbers))
+
+
+def note_exit(arguments: Sequence[str]) -> None:
+    print("hook:", *arguments)
 
 
 def show_session(_: Sequence[str]) -> None:

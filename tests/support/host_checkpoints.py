@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hermes_worker.features.checkpoints.files import host_scripts
 from hermes_worker.features.checkpoints.files.host_files import HostFiles
-from hermes_worker.features.checkpoints.files.objects import ChangedFile, ObjectStore
 from hermes_worker.features.checkpoints.files.shadow import Checkpoint, ShadowStore
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.workspaces.base import ScriptAnswer, ScriptHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
+from hermes_worker.workspaces.trees.objects import ChangedFile, ObjectStore
 from support.workspace_hosts import ShellHost
 
 RESTORE = Moment(session_id="run_s", run_id="run_a", iteration=0, tool="restore")

@@ -27,8 +27,9 @@ def documents(text: str) -> list[Manifest]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
+@cache
 def written() -> list[tuple[str, Manifest]]:
-    """Every object of base, components and overlays, as it is written, with its place."""
+    """Every object of base, components and overlays, as it is written, with its place. Not to be changed."""
     found = []
     for path in sorted(K8S.rglob("*.yaml")):
         if "helm" not in path.parts and path.name not in ("kustomization.yaml", "state-network.yaml"):
@@ -57,10 +58,10 @@ def containers(pod: Manifest) -> list[Manifest]:
 
 
 def environment(container: Manifest) -> dict[str, str]:
-    """What it is given, the settings of all roles included."""
+    """What it is given, the settings of all roles included; an address for what the cluster puts in."""
     [settings] = [each for _, each in written() if name_of(each) == ("ConfigMap", "hermes-settings")]
     shared = settings["data"] if container.get("envFrom") else {}
-    return {**shared, **{each["name"]: each["value"] for each in container.get("env", ())}}
+    return {**shared, **{each["name"]: each.get("value", "10.1.2.3") for each in container.get("env", ())}}
 
 
 # --- rendered by the real programs -----------------------------------------------------------------------------------
@@ -76,10 +77,10 @@ def by_kustomize(directory: Path) -> dict[tuple[str, str], Manifest]:
     return {name_of(each): each for each in documents(ended.stdout)}
 
 
-def by_helm(values: Mapping[str, Any]) -> dict[tuple[str, str], Manifest]:
+def by_helm(values: Mapping[str, Any], *, release: str = "hermes") -> dict[tuple[str, str], Manifest]:
     import helm_python
 
-    rendered = helm_python.Chart.load(str(CHART)).render(dict(values), name="hermes", namespace="hermes")
+    rendered = helm_python.Chart.load(str(CHART)).render(dict(values), name=release, namespace="hermes")
     found: dict[tuple[str, str], Manifest] = {}
     for path, text in rendered.items():
         if not path.endswith("NOTES.txt"):

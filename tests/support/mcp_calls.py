@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_worker import installed, plugins
@@ -21,7 +21,7 @@ from hermes_worker.tasks.remote_tasks import TaskCloser
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from support.store import Store
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 _OPENING = OpeningOptions(base_env={}, hermes_home="")
 
@@ -74,7 +74,7 @@ def mcp_calls(store: Store, folder: Path, server: McpServer, token: str | None =
         definitions, _ = build_definitions("desk", catalog.source("desk").list_tools(), ())
         rows = RemoteTasks(store.database)
         turns = Turns.over(store)
-        turns.parts = replace(
+        turns.parts = change_parts(
             turns.parts,
             catalog=catalog,
             remote_tasks=rows,

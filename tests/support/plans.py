@@ -18,7 +18,8 @@ from hermes_worker.store.engine.prepared import Prepared
 
 @contextmanager
 def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
-    """What goes to the server meanwhile, with its parameters: a list of them where there are many."""
+    """What goes to the server meanwhile, with its parameters: a list of them where there are many. What is remembered
+    of the fleet is not read again in between, however long that takes."""
     seen: list[tuple[str, Any]] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -34,7 +35,8 @@ def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
 
     run_one, run_many = Prepared._run, Prepared._run_many
     # What is prepared goes to the driver past SQLAlchemy, and past its events.
-    with patch.multiple(Prepared, _run=note_one, _run_many=note_many):
+    remembered = patch.object(database.remembered, "every_s", float("inf"))
+    with patch.multiple(Prepared, _run=note_one, _run_many=note_many), remembered:
         for engine in database.engines:
             sa.event.listen(engine, "before_cursor_execute", note)
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 
 from hermes_worker.local.postgres import EmbeddedPostgres
+from support.kept_databases import KeptDatabases
 from support.patience import PATIENCE_S
 
 
@@ -63,8 +64,17 @@ class PostgresFarm:
             shutil.rmtree(server.directory, ignore_errors=True)
 
     @contextmanager
+    def migrated_database(self) -> Iterator[str]:
+        """URL of a database on the shared server that has the newest schema and no rows."""
+        name = self._kept.hand_out()
+        try:
+            yield self.shared.url(name)
+        finally:
+            self._kept.take_back(name)
+
+    @contextmanager
     def database(self) -> Iterator[str]:
-        """URL of a fresh, empty database on the shared server."""
+        """URL of a fresh, empty database on the shared server, without tables."""
         name = f"t{os.getpid()}_{next(self._numbers)}"
         url = self.shared.create_database(name)
         try:
@@ -75,6 +85,10 @@ class PostgresFarm:
     def stop(self) -> None:
         if "shared" in self.__dict__:
             self.shared.stop()
+
+    @cached_property
+    def _kept(self) -> KeptDatabases:
+        return KeptDatabases(self.shared)
 
     def _server(self, name: str) -> EmbeddedPostgres:
         server = EmbeddedPostgres(self._directory / name, is_durable=False)

@@ -1,8 +1,8 @@
 """The quick ring: tests that start no process and no server, for the time between two edits.
 
 ``pytest -m quick`` takes about a minute on two cores. Which tests belong to it is said here and nowhere else, by folder
-and file. A test that is marked ``slow`` or ``machine``, or asks for a server's fixture, never does. When the ring
-runs by itself, a test that starts a process or listens on a socket fails with a sentence.
+and file. A test that is marked ``slow``, ``nightly`` or ``machine``, or asks for a server's fixture, never does. When
+the ring runs by itself, a test that starts a process or listens on a socket fails with a sentence.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def holds_quick_tests(path: Path) -> bool:
 
 
 def is_quick(item: pytest.Item) -> bool:
-    if any(item.get_closest_marker(name) for name in ("slow", "machine")):
+    if any(item.get_closest_marker(name) for name in ("slow", "machine", "nightly")):
         return False
     if not item.path.is_relative_to(TESTS) or _DEAR.search(item.nodeid):
         return False

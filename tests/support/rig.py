@@ -22,14 +22,15 @@ from hermes_worker.broker.queue import build_redis_client
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.run import RunStatus
+from hermes_worker.core.run_views import RunView
 from hermes_worker.core.spec import RunSpec
-from hermes_worker.lab.audit import AuditFinding, check_invariants
+from hermes_worker.lab.audit import check_invariants, list_unfinished
+from hermes_worker.lab.findings import AuditFinding
 from hermes_worker.lab.fleet import QUEUES, LabFleet, LabZygote
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.lab.sink import SinkEffect, make_sink_tools, read_sink
 from hermes_worker.models.scripted.server import ScriptedServer
 from hermes_worker.store.runs.runs import NewRun
-from hermes_worker.store.runs.views import RunView
 from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from support.migrated import bring_up
@@ -135,7 +136,13 @@ class Rig:
             model_requests=self.model.requests.completions + asked_before,
             poisons=poisons,
         )
-        return [finding for finding in (*found, self._counters_off()) if finding.broken]
+        return [finding for finding in (*found, self._unfinished(), self._counters_off()) if finding.broken]
+
+    def _unfinished(self) -> AuditFinding:
+        """Runs that have not ended: a test has waited for them."""
+        with self.client.database.read() as connection:
+            open_runs = [run_id for run_id in list_unfinished(connection) if run_id in self.submitted]
+        return AuditFinding(invariant="runs not finished", broken=len(open_runs), examples=tuple(open_runs[:5]))
 
     def _counters_off(self) -> AuditFinding:
         """Counters that do not say what the rows say."""

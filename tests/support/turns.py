@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import redis
@@ -23,7 +23,7 @@ from hermes_worker.stream.live import Live
 from hermes_worker.tasks.calls.approval_rules import WaitStore
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
-from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.context import RunRules, WorkerContext, WorkerModels, WorkerRows
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
@@ -89,23 +89,27 @@ class Turns:
         leases.register()
         nowhere = live or redis.Redis(port=1, socket_connect_timeout=0.1)
         parts = WorkerContext(
-            runs=store.runs,
-            calls=store.calls,
-            waits=cast(WaitStore, None),  # nothing here asks a person
-            auxiliary_calls=store.auxiliary_calls,
-            transcripts=store.transcripts,
+            rows=WorkerRows(
+                runs=store.runs,
+                calls=store.calls,
+                waits=cast(WaitStore, None),  # nothing here asks a person
+                auxiliary_calls=store.auxiliary_calls,
+                transcripts=store.transcripts,
+                now=store.database.now,
+            ),
+            models=WorkerModels(
+                chain=ProviderChain(choice, fallbacks, grants=grants),
+                auxiliary=aside or {},
+                governor=governor or NoGovernor(),
+                pool=pool or FirstKey(),
+                keys=keys or NoKeyStates(),
+            ),
+            rules=RunRules(model=options or ModelOptions()),
             sender=_Sent(),
             leases=leases,
             live=Live(nowhere),
             catalog=default_catalog(),
-            chain=ProviderChain(choice, fallbacks, grants=grants),
-            governor=governor or NoGovernor(),
-            pool=pool or FirstKey(),
-            keys=keys or NoKeyStates(),
-            auxiliary_chains=aside or {},
-            model=options or ModelOptions(),
             workspace=_no_workspace,
-            now=store.database.now,
         )
         return cls(store=store, parts=parts)
 
@@ -154,6 +158,15 @@ class Turns:
         self.store.runs.release_iteration(claim)
         parsed: dict[str, Any] = json.loads(claim.loaded.run.memory or "{}")
         return parsed
+
+
+def change_parts(parts: WorkerContext, **changes: Any) -> WorkerContext:
+    """Replace fields of a worker's context, in whichever of its records they stand."""
+    for name, value in changes.items():
+        record = next((each for each in ("rows", "models", "rules") if hasattr(getattr(parts, each), name)), None)
+        found = {name: value} if record is None else {record: replace(getattr(parts, record), **{name: value})}
+        parts = replace(parts, **found)
+    return parts
 
 
 def do_calls(parts: WorkerContext, store: Store, run_id: str) -> None:

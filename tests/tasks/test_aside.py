@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from PIL import Image
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.inside import inside
 from support.store import Store, opened
-from support.turns import Turns, do_call, do_calls
+from support.turns import Turns, change_parts, do_call, do_calls
 
 from hermes_worker.agent.fetching import AddressFetcher
 from hermes_worker.agent.tools.catalog import default_catalog
@@ -100,7 +100,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     ):
         chain = ProviderChain(ModelChoice(base_url=first.base_url, api_key="k", model="eyes"))
         turns = Turns.over(store, second.base_url, aside={AuxTask.VISION: chain})
-        turns.parts = replace(
+        turns.parts = change_parts(
             turns.parts,
             catalog=default_catalog(services={"fetching": AddressFetcher(policy=UrlPolicy(allows_private=True))}),
             prices=dict([parse_own_price("custom:eyes=10/20"), parse_own_price("custom:scripted=1/2")]),

@@ -20,7 +20,7 @@ from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.tasks.calls import permission
 from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.calls.permission import GateContext, find_stand_in
-from hermes_worker.tasks.context import WorkerContext
+from hermes_worker.tasks.context import RunRules, WorkerContext
 
 
 def gated(
@@ -44,12 +44,12 @@ def gated(
         precedent=precedent,
         is_approved=False,
     )
-    parts = SimpleNamespace(
+    rules = RunRules(
         delegation=DelegationPolicy(children_max=2),
         guardrails=guardrails or GuardrailRules(),
         approvals=approvals or ApprovalRules(),
-        waits=None,
     )
+    parts = SimpleNamespace(rules=rules, rows=SimpleNamespace(waits=None))
     return GateContext(
         parts=cast(WorkerContext, parts),
         claim=cast(CallClaim, claim),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 from support.workspace_hosts import ShellHost
 
 from hermes_worker.agent.tools.catalog import default_catalog
@@ -31,7 +31,7 @@ TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
 def turns(database_url: str, tmp_path: Path) -> Iterator[Turns]:
     with opened(database_url) as store:
         turns = Turns.over(store)
-        turns.parts = replace(
+        turns.parts = change_parts(
             turns.parts,
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
             checkpoints=Checkpointing(home=tmp_path / "home", limits=CheckpointLimits()),

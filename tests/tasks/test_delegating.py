@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from support.store import Store, asks, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.source_tools import render_client_definition
 from hermes_worker.agent.tools.catalog import default_catalog
@@ -54,7 +53,7 @@ def child_of(
     """The row of the child that a run with ``spec`` gets, with what it was asked for."""
     store = turns.store
     root = store.with_tools(Replay.PURE, tools=tools, **spec)
-    parts = replace(turns.parts, delegation=policy or DelegationPolicy())
+    parts = change_parts(turns.parts, delegation=policy or DelegationPolicy())
     delegate(parts, store.call(root), [ChildTask(goal="g", context="c", role=role)], is_background=False)
     with store.database.read() as connection:
         return connection.execute(
@@ -70,7 +69,7 @@ def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_con
 ) -> None:
     store = turns.store
     sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(), [BubblewrapRung([])])
-    parts = replace(
+    parts = change_parts(
         turns.parts,
         delegation=DelegationPolicy(),
         workspace=lambda ref: open_workspace(

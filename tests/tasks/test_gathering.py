@@ -18,6 +18,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.features.artifacts.files import ArtifactQuota, FoundFile, SkippedFile, WantedFiles, gather_files
 from hermes_worker.features.artifacts.rules import FILES_MAX
 from hermes_worker.features.artifacts.work import GatheringContext, gather_artifacts
+from hermes_worker.store.artifacts.contents import RowContents
 from hermes_worker.store.artifacts.gatherings import Gatherings
 from hermes_worker.store.artifacts.listing import Artifacts, RunArtifacts
 from hermes_worker.store.rows import Hint
@@ -56,6 +57,7 @@ class Bench:
         leases.register()
         parts = GatheringContext(
             gatherings=Gatherings(store.database),
+            keep_content=RowContents(store.database).keep,
             sender=Sent(),
             leases=leases,
             workspace=lambda _: local(root),
@@ -228,11 +230,11 @@ def test_a_collector_that_is_killed_anywhere_leaves_the_same_files_once(bench: B
         (bench.root / f"{number}.txt").write_text(f"file {number}")
     effect = bench.ended("**")
     for attempt in (1, 2):
-        gatherings = Dying(bench.store, after=attempt)
+        keep_content = Dying(bench.store, after=attempt).keep
         leases = Leases(Workers(bench.store.database), name=f"mortal{attempt}", queues="tools", ttl_s=TTL_S)
         leases.register()
         with pytest.raises(Killed):
-            bench.gather(replace(effect, attempt=attempt), gatherings=gatherings, leases=leases)
+            bench.gather(replace(effect, attempt=attempt), keep_content=keep_content, leases=leases)
         bench.store.workers.expire_leases(f"mortal{attempt}")
         swept = bench.store.sweep()
         assert replace(effect, attempt=attempt + 1) in [hint.effect for hint in swept.hints]
@@ -241,15 +243,15 @@ def test_a_collector_that_is_killed_anywhere_leaves_the_same_files_once(bench: B
     assert bench.gather(effect) == bench.gather(replace(effect, attempt=4)) == found, "stale messages change nothing"
 
 
-class Dying(Gatherings):
+class Dying(RowContents):
     """Its process is killed when it has kept so many contents."""
 
     def __init__(self, store: Store, *, after: int) -> None:
         super().__init__(store.database)
         self._left = after
 
-    def store_content(self, content: bytes) -> str:
-        kept = super().store_content(content)
+    def keep(self, tenant: str, content: bytes) -> str:
+        kept = super().keep(tenant, content)
         self._left -= 1
         if self._left == 0:
             raise Killed

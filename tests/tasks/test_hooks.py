@@ -15,7 +15,7 @@ from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, fini
 from support.patience import PATIENCE_S
 from support.rig import until
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent
@@ -76,7 +76,7 @@ class Scene:
     workspace: Path
 
     def enable(self, *hooks: LoadedHook, **more: Any) -> None:
-        parts = replace(
+        parts = change_parts(
             self.turns.parts,
             hooks=WorkerHooks(runner=HookRunner(hooks), store=HookCalls(self.store.database)),
             waits=Waits(self.store.database),
@@ -185,7 +185,7 @@ def before(scene: Scene, claim: CallClaim) -> CallClaim:
     """What a worker does with a claim until the tool begins."""
     from hermes_worker.tasks.hooks.rewriting import before_call
 
-    session = scene.parts.runs.load_session_context(claim.session_pk)
+    session = scene.parts.rows.runs.load_session_context(claim.session_pk)
     return before_call(scene.parts, claim, session, NEVER)[0]
 
 

@@ -141,6 +141,33 @@ def test_no_more_lanes_are_started_than_there_may_be(settings: Settings, tmp_pat
     assert len(parent.names()) == 2
 
 
+def test_no_process_waits_for_suspects_before_there_are_any(store: Store, settings: Settings) -> None:
+    before = set(psutil.Process().children())
+    pool = lanes_module.open_lanes(settings, WorkerOptions(name="w", queues=("tools",)))
+    assert pool is not None
+    try:
+        assert set(psutil.Process().children()) == before
+
+        pool.request_lane()
+
+        parent = until(lambda: next(iter({*psutil.Process().children()} - before), None), "the parent of its lanes")
+        # Its lane, which finds no broker here, may be over before it is seen.
+        until(lambda: "lane starter of w" in " ".join(parent.cmdline()) or None, "its title")
+    finally:
+        pool.drain_lanes()
+        pool.wait(60)
+    assert not parent.is_running()
+
+
+def test_a_worker_that_leaves_without_suspects_has_started_no_process(settings: Settings) -> None:
+    before = set(psutil.Process().children())
+    pool = lanes_module.open_lanes(settings, WorkerOptions(name="w", queues=("tools",)))
+    assert pool is not None
+    pool.drain_lanes()
+    pool.wait(60)
+    assert set(psutil.Process().children()) == before
+
+
 def test_each_worker_has_lanes_for_its_own_kind_of_work() -> None:
     assert list_lane_queues(["model", "system"]) == (QueueName.SUSPECT_MODEL,)
     assert list_lane_queues(["tools", "delivery"]) == (QueueName.SUSPECT_TOOLS, QueueName.SUSPECT_DELIVERY)

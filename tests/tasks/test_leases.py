@@ -18,9 +18,9 @@ from support.store import TTL_S, Store, asks, opened, settlement
 from hermes_worker.core.effects import Iterate, RunTool
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.replay import Replay
+from hermes_worker.core.retention_rules import DEFAULT_RULES
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.features.retention.rules import DEFAULT_RULES
 from hermes_worker.store.tables import workers
 from hermes_worker.store.worker_claims import load_workers
 from hermes_worker.tasks import heartbeat as keeper_module

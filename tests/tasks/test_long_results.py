@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.delegation import DelegationPolicy
@@ -73,7 +73,7 @@ def test_a_long_result_is_read_where_its_file_is_not(turns: Turns, tmp_path: Pat
 
 
 def test_a_reply_hands_on_no_more_tasks_than_may_work_at_once(turns: Turns, tmp_path: Path) -> None:
-    turns.parts = replace(turns.parts, delegation=DelegationPolicy(children_max=1))
+    turns.parts = change_parts(turns.parts, delegation=DelegationPolicy(children_max=1))
     run_id = begun(turns, tmp_path / "workspace")
     requests = tuple(
         ToolRequest(id=f"c{n}", name="delegate_task", arguments=canonical_json({"goal": f"g{n}"})) for n in range(3)

@@ -189,5 +189,5 @@ def test_a_tool_of_the_provider_is_refused_in_runs_of_strangers(scene: Scene, or
     reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,), usage=Usage()), parts.catalog)
     store.runs.commit_reply(store.turn(run_id), reply, calls)
     claim = store.call(run_id)
-    _, stand_in = before_call(parts, claim, parts.runs.load_session_context(claim.session_pk), AbortSignal())
+    _, stand_in = before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), AbortSignal())
     assert (stand_in is None) is runs

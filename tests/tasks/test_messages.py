@@ -5,6 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +69,7 @@ def test_what_a_label_contains_stays_inside_it() -> None:
 def test_the_calls_of_one_run_are_one_celery_group(broker_url: str) -> None:
     client = build_redis_client(for_administrator(broker_url))
     assert HintPublisher(client).send(CALLS) == 3
-    sent = [json.loads(message) for message in client.lrange(f"{KEY_PREFIX}tools", 0, -1)]  # type: ignore[union-attr]
+    sent = [json.loads(message) for message in client.lrange(f"{KEY_PREFIX}tools", 0, -1)]
     assert len({message["headers"]["group"] for message in sent}) == 1
     assert len({message["headers"]["id"] for message in sent}) == 3
     assert {message["headers"]["task"] for message in sent} == {TaskName.CALL_TOOL.value}
@@ -81,6 +85,50 @@ def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -
         positions.append(opened(str(message))["body"][0][2])
     assert positions == [0, 1, 2]
     assert publisher.depths() == {**dict.fromkeys(QueueName, 0), QueueName.MODEL: 1}
+
+
+class HeldClient:
+    """Holds the first push until it is let go, and fails each push whose number is in ``fails``."""
+
+    def __init__(self, client: redis.Redis, fails: Sequence[int] = ()) -> None:
+        self._client, self._fails = client, fails
+        self.commands: list[int] = []
+        self.is_pushing, self.may_go = threading.Event(), threading.Event()
+
+    def lpush(self, key: str, *messages: str) -> None:
+        self.commands.append(len(messages))
+        self.is_pushing.set()
+        assert self.may_go.wait(30)
+        if len(self.commands) - 1 in self._fails:
+            raise redis.ConnectionError
+        self._client.lpush(key, *messages)
+
+
+def send_while_pushing(held: HeldClient, others: int) -> tuple[int, list[int]]:
+    """Send one hint, and ``others`` more while it is being pushed; what each ``send`` returned."""
+    publisher = HintPublisher(held)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(publisher.send, [ASK])
+        assert held.is_pushing.wait(30)
+        then = [publisher.send([replace(ASK, at=float(number))]) for number in range(others)]
+        held.may_go.set()
+        return first.result(30), then
+
+
+def test_hints_sent_while_others_are_being_pushed_share_the_next_command(broker_url: str) -> None:
+    client = build_redis_client(for_administrator(broker_url))
+    held = HeldClient(client)
+    assert send_while_pushing(held, 3) == (1, [1, 1, 1])
+    assert held.commands == [1, 3]
+    sent = [opened(str(client.rpop(f"{KEY_PREFIX}model"))) for _ in range(4)]
+    assert [message["body"][0][3] for message in sent] == [12.5, 0.0, 1.0, 2.0]
+    assert not any("group" in message["headers"] and message["headers"]["group"] for message in sent)
+
+
+def test_a_push_that_fails_keeps_no_thread_for_the_hints_of_others(broker_url: str) -> None:
+    held = HeldClient(build_redis_client(for_administrator(broker_url)), fails=[0])
+    assert send_while_pushing(held, 3) == (0, [1, 1, 1])
+    assert held.commands == [1]
 
 
 def test_the_page_of_celery_names_every_task_with_its_queue() -> None:

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.store import Store, check, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.tools.base import ToolPolicies
 from hermes_worker.agent.tools.catalog import default_catalog
@@ -87,9 +87,9 @@ class Scene:
             return [row.run_id for row in found]
 
     def policy(self, **changes: Any) -> None:
-        reviewing = self.turns.parts.reviewing
+        reviewing = self.turns.parts.rules.reviewing
         assert reviewing is not None
-        self.turns.parts = replace(self.turns.parts, reviewing=replace(reviewing, **changes))
+        self.turns.parts = change_parts(self.turns.parts, reviewing=replace(reviewing, **changes))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
             )
             catalog = default_catalog(services={"memories": AgentMemories(memories, asking.load_writers)})
             place = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path))
-            turns.parts = replace(
+            turns.parts = change_parts(
                 turns.parts, reviewing=reviewing, catalog=catalog, workspace=lambda _: open_workspace(place, _OPENING)
             )
             scene = Scene(store, turns)
@@ -234,10 +234,10 @@ def test_a_review_has_the_settings_of_the_turn_that_it_follows(scene: Scene) -> 
     """So that it cannot keep more than the turn might."""
     said = {"memory.write_approval": "true"}
     scene.policy(policy=ReviewPolicy(turns=1))
-    staged = ToolPolicies(memory=MemoryPolicy(is_staged=True))
+    staged = ToolPolicies(of_features=(MemoryPolicy(is_staged=True),))
     scene.turns.parts = replace(
         scene.turns.parts,
-        overridden_by=lambda parts, found: replace(parts, policies=staged) if json.loads(found) == said else parts,
+        overridden_by=lambda parts, found: change_parts(parts, policies=staged) if json.loads(found) == said else parts,
     )
     scene.says("I am Ann.", "talk", overrides=said)
     [review] = scene.reviews()
@@ -285,7 +285,7 @@ def test_two_workers_make_one_review_of_a_turn(scene: Scene) -> None:
     scene.policy(policy=ReviewPolicy(turns=1))
     asked = scene.says("One.", "talk")
     [review] = scene.reviews()
-    reviewing, again = scene.turns.parts.reviewing, Reviews(scene.store.database)
+    reviewing, again = scene.turns.parts.rules.reviewing, Reviews(scene.store.database)
     assert reviewing is not None
     with scene.store.database.read() as connection:
         pk = connection.execute(runs.select().where(runs.c.run_id == asked)).one().pk

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from support.confined import working
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.core.errors import LeaseLost
@@ -70,7 +70,7 @@ class Scene:
             return [parse_calls(row.inner_calls) for row in rows]
 
     def change(self, **parts: Any) -> None:
-        self.turns.parts = replace(self.turns.parts, **parts)
+        self.turns.parts = change_parts(self.turns.parts, **parts)
 
     def hook(self, call: Callable[[HookEvent], Any], event: str) -> None:
         one = LoadedHook(name="guard", events=frozenset({event}), call=call, timeout_s=5.0)
@@ -137,7 +137,7 @@ def test_a_script_whose_worker_vanished_is_not_run_again_and_says_what_it_began(
 
 
 def test_a_worker_that_lost_its_claim_makes_no_more_calls(scene: Scene) -> None:
-    calls = scene.turns.parts.calls
+    calls = scene.turns.parts.rows.calls
 
     class Taken:
         def __getattr__(self, name: str) -> Any:

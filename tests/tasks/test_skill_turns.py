@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
-from hermes_worker.agent.tools.base import ToolContext
+from hermes_worker.agent.tools.base import ToolContext, ToolPolicies
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.skills.build import build_asked_calls
 from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.safety.approvals import ApprovalChoice, UnattendedMode
+from hermes_worker.settings import load_settings
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import runs
@@ -68,7 +70,7 @@ class Fleet:
         )
         open_it = lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING)  # noqa: E731
         waits = Waits(self.store.database)
-        return replace(turns.parts, catalog=catalog, workspace=open_it, waits=waits)
+        return change_parts(turns.parts, catalog=catalog, workspace=open_it, waits=waits)
 
     def edit(self, word: str) -> None:
         (self.folder / "scripts").mkdir(parents=True, exist_ok=True)
@@ -167,6 +169,8 @@ def test_a_view_that_is_made_again_finds_what_the_first_attempt_laid_out(fleet: 
 
 # --- changing --------------------------------------------------------------------------------------------------------
 
+SETTINGS = load_settings({"HERMES_SKILL_WRITES": "ask"}, home=Path("/nonexistent"))
+ASKING = ToolPolicies(asked=build_asked_calls(SETTINGS))
 MADE = {"action": "create", "name": "sweep", "content": "---\nname: sweep\ndescription: Sweeps.\n---\nSweep.\n"}
 
 
@@ -199,7 +203,7 @@ def test_a_change_whose_worker_died_before_it_said_so_is_not_made_twice(fleet: F
 
 @pytest.mark.parametrize("choice", [ApprovalChoice.ONCE, ApprovalChoice.DENY])
 def test_where_a_person_is_asked_a_change_waits_for_the_answer(fleet: Fleet, choice: ApprovalChoice) -> None:
-    asking = replace(fleet.one, approvals=ApprovalRules(asks_for_skills=True))
+    asking = change_parts(fleet.one, policies=ASKING)
     run_id = fleet.begin()
     fleet.wants(run_id, ("skill_manage", MADE), ("skills_list", {}))
     assert fleet.told(asking, run_id) == []
@@ -214,8 +218,8 @@ def test_where_a_person_is_asked_a_change_waits_for_the_answer(fleet: Fleet, cho
 
 
 def test_where_nobody_answers_a_change_is_refused_as_dangerous_commands_are(fleet: Fleet) -> None:
-    rules = ApprovalRules(asks_for_skills=True, by_source={"api": UnattendedMode.DENY})
+    rules = ApprovalRules(by_source={"api": UnattendedMode.DENY})
     run_id = fleet.begin()
     fleet.wants(run_id, ("skill_manage", MADE))
-    [told] = fleet.told(replace(fleet.one, approvals=rules), run_id)
+    [told] = fleet.told(change_parts(fleet.one, approvals=rules, policies=ASKING), run_id)
     assert "Nobody is there who could allow" in told["error"] and version(fleet) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.fault_server import FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.store import Store, opened
-from support.turns import Turns, do_calls
+from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS
@@ -79,7 +79,7 @@ def stage(tmp_path: Path) -> Iterator[Scene]:
     reviewer = Reviewer()
     with opened(f"sqlite:///{tmp_path / 'test.db'}") as store, FaultServer(reviewer) as server:
         turns = Turns.over(store, server.base_url)
-        parts = replace(
+        parts = change_parts(
             turns.parts,
             waits=Waits(store.database),
             approvals=ApprovalRules(mode=ApprovalMode.SMART),
@@ -188,7 +188,7 @@ def test_a_model_that_is_used_as_much_as_it_may_be_is_not_asked(stage: Scene) ->
         def acquire(self, place: CredentialRef, *, ticket: str, tokens: int, order: int | None = None) -> CallPermit:
             return CallPermit(place=place, ticket=ticket, wait_s=60.0)
 
-    stage.parts = replace(stage.parts, governor=Busy())
+    stage.parts = change_parts(stage.parts, governor=Busy())
     run_id = stage.submit()
     stage.work(run_id)
     assert stage.reviewer.asked == []

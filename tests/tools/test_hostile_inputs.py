@@ -16,7 +16,14 @@ from hermes_worker.agent.fetching import AddressFetcher
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.vision import VisionTool
 from hermes_worker.agent.tools.web import WebExtractTool
-from hermes_worker.mcp.protocol import RESULT_CHARS_MAX, McpError, parse_answer, parse_definitions, parse_task
+from hermes_worker.mcp.protocol import (
+    RESULT_CHARS_MAX,
+    McpError,
+    parse_answer,
+    parse_definitions,
+    parse_task,
+    parse_task_view,
+)
 from hermes_worker.mcp.response_reader import ANSWER_BYTES_MAX, ResponseReader, read_events
 from hermes_worker.net.events import EventReader
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, check_addresses, parse_http_url
@@ -88,13 +95,17 @@ def test_a_hostile_path_is_refused_by_every_file_tool(fenced: Session, path: str
     assert SECRET not in found.text
 
 
-@pytest.mark.parametrize("url", URLS, ids=named)
-def test_a_hostile_url_is_refused_before_anybody_is_asked(url: str) -> None:
-    with pytest.raises(UnsafeUrl) as refused:
-        target = parse_http_url(url, UrlPolicy())
-        ip_address(target.host)  # a name would be for the resolver to judge
-        check_addresses(target, (target.host,), UrlPolicy())
-    assert len(str(refused.value)) < 1_000
+def test_a_hostile_url_is_refused_before_anybody_is_asked() -> None:
+    accepted = []
+    for url in URLS:
+        try:
+            target = parse_http_url(url, UrlPolicy())
+            ip_address(target.host)  # a name would be for the resolver to judge
+            check_addresses(target, (target.host,), UrlPolicy())
+            accepted.append(url)
+        except UnsafeUrl as refused:
+            assert len(str(refused)) < 1_000, url
+    assert accepted == []
 
 
 def test_a_public_address_is_not_refused() -> None:
@@ -105,7 +116,7 @@ def test_a_public_address_is_not_refused() -> None:
 @pytest.mark.parametrize("body", MCP_BODIES, ids=range(len(MCP_BODIES)))
 def test_a_hostile_answer_of_an_mcp_server_is_a_short_error_or_a_bounded_text(body: bytes) -> None:
     sent = {"application/json": body, "text/event-stream": b"data: " + body + b"\n\n", "text/html": body}
-    readers = (parse_answer, parse_definitions, parse_task, lambda result: parse_task(result, "t"))
+    readers = (parse_answer, parse_definitions, parse_task, lambda result: parse_task_view(result, "t"))
     for kind, read in product(sent, readers):
         hearing = ResponseReader()
         try:

@@ -18,12 +18,14 @@ from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.principals import KeyScope, format_named_holder
 from hermes_worker.core.prompt_places import PromptPlace
 from hermes_worker.core.run_writers import MemoryWriter
+from hermes_worker.features.memory.prompt_service import read_memories
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget
 from hermes_worker.features.memory.tool import MemoryTool
 from hermes_worker.features.memory.work import AgentMemories
 from hermes_worker.safety.threats import ThreatScope, scan_text
-from hermes_worker.services.prompt_blocks import BlockFacts, build_block_reader
+from hermes_worker.services.prompt_blocks import BlockFacts
+from hermes_worker.settings import load_settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import memory_versions, runs
@@ -60,7 +62,7 @@ class Asking:
             workspace=workspace,
             session={},
             cancelled=threading.Event(),
-            policies=ToolPolicies(memory=policy),
+            policies=ToolPolicies(of_features=(policy,)),
         )
 
     def __call__(self, key: str | None = None, **arguments: Any) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def test_after_three_refusals_of_a_turn_the_model_is_told_to_stop(asking: Asking
         assert "current_entries" in told and told["usage"] == "0/50"
     told = asking(**full)
     assert told["done"] is True and "Stop trying" in told["error"] and "current_entries" not in told
-    allowed = ToolPolicies(memory=replace(POLICY, writers=frozenset(MemoryWriter)))
+    allowed = ToolPolicies(of_features=(replace(POLICY, writers=frozenset(MemoryWriter)),))
     asking.context = replace(asking.context, run_id="run_of_the_next_turn", policies=allowed)
     assert "current_entries" in asking(**full)
 
@@ -184,14 +186,14 @@ def test_only_whoever_is_allowed_writes(store: Store, workspace: LocalWorkspace,
 
 # --- what a session is shown -----------------------------------------------------------------------------------------
 
-FACTS = BlockFacts(tenant="default", principal=None, source="cli", tools=frozenset({"memory"}), memory=POLICY)
+FACTS = BlockFacts(
+    tenant="default", principal=None, source="cli", tools=frozenset({"memory"}), settings=load_settings({})
+)
 
 
-def shown(store: Store, facts: BlockFacts = FACTS) -> dict[PromptPlace, str]:
-    read = build_block_reader(facts)
-    assert read is not None
+def shown(store: Store, facts: BlockFacts = FACTS, policy: MemoryPolicy = POLICY) -> dict[PromptPlace, str]:
     with store.database.write() as connection:
-        return dict(read(connection))
+        return {place: text for place, text in read_memories(connection, facts, policy).items() if text}
 
 
 def test_a_new_session_is_shown_both_memories_and_equal_ones_give_equal_bytes(asking: Asking, store: Store) -> None:
@@ -220,5 +222,5 @@ def test_a_guest_and_a_session_that_cannot_remember_are_shown_nothing(asking: As
     guest = replace(FACTS, source="api", principal=of_guest(store)["principal"])
     assert shown(store, guest) == {} == shown(store, replace(FACTS, tools=frozenset()))
     allowed = replace(POLICY, writers=frozenset({MemoryWriter.GUEST}))
-    assert PromptPlace.USER in shown(store, replace(guest, memory=allowed))
+    assert PromptPlace.USER in shown(store, guest, allowed)
     assert shown(store, replace(FACTS, tenant="acme")) == {}

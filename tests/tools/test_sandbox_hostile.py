@@ -121,6 +121,7 @@ def stopped_on(rung: str) -> list[Hostile]:
     return [row for row in ROWS if rung in row.rungs]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("uid", USERS)
 @pytest.mark.parametrize("rung", BOTH)
 def test_no_hostile_command_of_a_sample_achieves_anything(rung: str, uid: int, place: Path) -> None:
@@ -152,6 +153,7 @@ def test_there_are_three_hundred_of_them_on_each_rung() -> None:
     assert {row.id for row in ROWS} >= EVERY_TIME | SUCCEEDING
 
 
+@pytest.mark.nightly
 def test_most_hostile_commands_succeed_where_nothing_stops_them(place: Path) -> None:
     """Otherwise the judge would prove nothing. These are of the groups that an ordinary user can do without a wall."""
     groups = ("files", "reading", "sessions", "writing", "database", "broker", "api", "loopback", "around-none")

@@ -66,7 +66,7 @@ class Asking:
             workspace=workspace,
             session={},
             cancelled=threading.Event(),
-            policies=ToolPolicies(skills=policy),
+            policies=ToolPolicies(of_features=(policy,)),
         )
 
     def __call__(self, action: str, name: str = "tidy", /, key: str | None = None, **arguments: Any) -> dict[str, Any]:

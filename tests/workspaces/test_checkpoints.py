@@ -14,11 +14,12 @@ import pytest
 from dulwich.repo import Repo
 from support.programs import is_on_machine
 
-from hermes_worker.features.checkpoints.files import objects, scanning
+from hermes_worker.features.checkpoints.files import local_files
 from hermes_worker.features.checkpoints.files.places import checkpoints_dir, find_store, forget_checkpoints
 from hermes_worker.features.checkpoints.files.shadow import Checkpoint, NotKept, ShadowStore, normalize_path
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.workspaces.ref import WorkspaceRef
+from hermes_worker.workspaces.trees import objects, scanning
 
 MOMENT = Moment(session_id="run_s", run_id="run_a", iteration=1, tool="patch")
 
@@ -252,7 +253,7 @@ def test_an_id_that_is_none_makes_no_path(store: ShadowStore, name: str) -> None
 def test_a_workspace_with_too_many_files_has_none(
     store: ShadowStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanning, "FILES_MAX", 3)
+    monkeypatch.setattr(local_files, "_RULES", replace(local_files._RULES, files_max=3))
     for number in range(4):
         (root / str(number)).write_text("x")
     with pytest.raises(NotKept, match="more than 3 files"):

@@ -15,7 +15,7 @@ from hermes_worker.features.checkpoints.files.shadow import ShadowStore
 from hermes_worker.features.checkpoints.rules import Moment
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.opening import CopyRule
-from hermes_worker.workspaces.process_daemon import client as talking
+from hermes_worker.workspaces.process_daemon import client as daemon_files
 from hermes_worker.workspaces.processes import ProcessState
 from hermes_worker.workspaces.ref import WorkspaceRef
 
@@ -68,15 +68,15 @@ def test_a_store_outside_the_home_keeps_its_name(home: Path, tmp_path: Path) -> 
 
 
 def test_a_process_of_the_original_does_not_run_in_its_copy(tmp_path: Path) -> None:
-    """On the same machine its minder is alive, and minds the directory that the copy was made of."""
+    """On the same machine its daemon is alive, and watches the directory that the copy was made of."""
     original, copy = tmp_path / "proc_1", tmp_path / "copy"
     original.mkdir()
-    said = {**talking.describe_self(original), "beat": time.time(), "state": ProcessState.RUNNING.value}
-    talking.replace_file(original / "state", json.dumps(said).encode())
+    said = {**daemon_files.describe_self(original), "beat": time.time(), "state": ProcessState.RUNNING.value}
+    daemon_files.replace_file(original / "state", json.dumps(said).encode())
     shutil.copytree(original, copy)
-    assert talking.read_look(original).state is ProcessState.RUNNING
-    assert talking.read_look(copy).state is ProcessState.LOST
-    assert talking.read_look(original.rename(tmp_path / "moved")).state is ProcessState.RUNNING
+    assert daemon_files.read_look(original).state is ProcessState.RUNNING
+    assert daemon_files.read_look(copy).state is ProcessState.LOST
+    assert daemon_files.read_look(original.rename(tmp_path / "moved")).state is ProcessState.RUNNING
 
 
 @pytest.mark.parametrize(

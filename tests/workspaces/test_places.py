@@ -12,7 +12,7 @@ from support.fake_kubernetes import FakeCluster, fake_cluster
 from support.podman_service import PodmanService, podman_missing, podman_service
 from support.workspace_hosts import ShellHost
 
-from hermes_worker.features.retention.rules import RetentionRule
+from hermes_worker.core.retention_rules import RetentionRule
 from hermes_worker.tasks.workspace_gc import TendedWorkspaces, WorkspaceCollector, tend_workspaces
 from hermes_worker.workspaces.base import WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions
@@ -106,7 +106,7 @@ def test_more_than_a_batch_is_tended_whole() -> None:
 def test_a_place_that_is_away_ends_nothing_but_the_look() -> None:
     place = FakePlace()
     place.is_away = True
-    WorkspaceCollector(place, Needs(), 60).poll_once(place)
+    WorkspaceCollector([place], Needs(), 60).poll_once(place)
 
 
 def test_kinds_without_a_place_have_none() -> None:

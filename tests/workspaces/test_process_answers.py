@@ -1,4 +1,4 @@
-"""Answers of a host about a background process that are cut or that no minder of ours writes."""
+"""Answers of a host about a background process that are cut or that no daemon of ours writes."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def test_an_answer_that_cannot_be_read_is_told_in_a_sentence(errors: bytes) -> N
         look_at(errors)
 
 
-def test_an_answer_of_a_minder_is_read() -> None:
+def test_an_answer_of_a_daemon_is_read() -> None:
     assert look_at(b"exited 3 0\0") is ProcessState.EXITED

@@ -130,8 +130,8 @@ def test_when_its_minder_is_killed_it_says_that_it_died(kind: Kind, tmp_path: Pa
     mark = f"{1_000_000 + secrets.randbelow(1_000_000)}"
     process = Started(kind, f"sleep {mark}")
     process.until(lambda look: _running(mark) != [])
-    for minder in _minders(process.name, tmp_path):
-        minder.send_signal(signal.SIGKILL)
+    for daemon in _daemons(process.name, tmp_path):
+        daemon.send_signal(signal.SIGKILL)
     found = process.ended()
     assert (found.state, found.exit_code) == (ProcessState.LOST, None)
     assert found.note is not None
@@ -186,7 +186,7 @@ def _running(mark: str) -> list[psutil.Process]:
     return [one for one in psutil.process_iter() if _is(one, "sleep", mark)]
 
 
-def _minders(name: str, directory: Path) -> list[psutil.Process]:
+def _daemons(name: str, directory: Path) -> list[psutil.Process]:
     """A local one is named in what it says of the process, a remote one by its arguments."""
     states = [*directory.glob(f"**/{name}/state")]
     numbers = [json.loads(state.read_text())["pid"] for state in states if state.read_bytes().startswith(b"{")]

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,18 +239,16 @@ def test_a_command_may_be_as_long_as_one_argument(shell: Shell) -> None:
         shell("x" * 131_072)
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "a/b/c", "-rf", "sp ace", "quo'te\"s", "new\nline", "$(touch x)", "*", "ünï"]
-)
-def test_files_are_written_read_listed_and_removed_by_any_name(workspace: Workspace, name: str) -> None:
+def test_files_are_written_read_listed_and_removed_by_any_name(workspace: Workspace) -> None:
     data = bytes(range(256)) * 3
-    workspace.write_bytes(name, data)
-    assert workspace.read_bytes(name) == data
-    assert workspace.read_bytes(name, limit=5) == data[:5]
-    assert workspace.entries(".") == (name.partition("/")[0] + "/" * ("/" in name),)
-    workspace.remove(name)
-    with pytest.raises(PathNotFound):
-        workspace.read_bytes(name)
+    for name in ("plain", "-rf", "sp ace", "quo'te\"s", "new\nline", "$(touch x)", "*", "ünï", "a/b/c"):
+        workspace.write_bytes(name, data)
+        assert workspace.read_bytes(name) == data, name
+        assert workspace.read_bytes(name, limit=5) == data[:5], name
+        assert workspace.entries(".") == (name.partition("/")[0] + "/" * ("/" in name),), name
+        workspace.remove(name)
+        with pytest.raises(PathNotFound):
+            workspace.read_bytes(name)
 
 
 def test_a_large_file_arrives_whole(workspace: Workspace) -> None:
@@ -266,34 +264,36 @@ def test_replacing_a_file_keeps_its_permissions(workspace: Workspace, shell: She
     assert shell("stat -c %a run; cat run").output == b"750\nnew"
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("gone", "does not exist"),
-        ("folder", "is a directory"),
-        ("../x", "outside"),
-        ("/etc/passwd", "outside"),
-        ("out/passwd", "outside"),
-        ("pipe", "not a regular file"),
-        (".env", "credentials"),
-        ("alias", "credentials"),
-        ("", "empty"),
-        ("a\0b", "NUL"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_with_a_reason(
-    workspace: Workspace, shell: Shell, path: str, message: str
-) -> None:
+_NOT_READ = {
+    "gone": "does not exist",
+    "folder": "is a directory",
+    "../x": "outside",
+    "/etc/passwd": "outside",
+    "out/passwd": "outside",
+    "pipe": "not a regular file",
+    ".env": "credentials",
+    "alias": "credentials",
+    "": "empty",
+    "a\0b": "NUL",
+}
+
+
+def test_what_cannot_be_read_is_refused_with_a_reason(workspace: Workspace, shell: Shell) -> None:
     shell("mkdir folder; ln -s /etc out; mkfifo pipe; echo S=1 > .env; ln -s .env alias")
-    with pytest.raises(WorkspaceError, match=message):
-        workspace.read_bytes(path)
+    for path, message in _NOT_READ.items():
+        with pytest.raises(WorkspaceError) as refused:
+            workspace.read_bytes(path)
+        assert message in str(refused.value), path
 
 
-@pytest.mark.parametrize("path", ["out/x", "in/../../x", ".env", "folder", "alias", "loop"])
-def test_nothing_is_written_outside_or_over_what_is_protected(workspace: Workspace, shell: Shell, path: str) -> None:
+def test_nothing_is_written_outside_or_over_what_is_protected(workspace: Workspace, shell: Shell) -> None:
     shell("mkdir folder; ln -s /tmp out; echo S=1 > .env; ln -s .env alias; ln -s loop loop")
-    with pytest.raises(WorkspaceError):
-        workspace.write_bytes(path, b"no")
+    written = []
+    for path in ("out/x", "in/../../x", ".env", "folder", "alias", "loop"):
+        with suppress(WorkspaceError):
+            workspace.write_bytes(path, b"no")
+            written.append(path)
+    assert written == []
     assert shell("cat .env").output == b"S=1\n"
 
 
