@@ -116,6 +116,8 @@ export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
     if (now.from < all.from || now.to > all.to) draw((n) => n + 1);
   });
   const onScroll = () => {
+    // A browser tells of scrolling once more when the box has gone already.
+    if (!box.current) return;
     const { scrollTop, clientHeight, scrollHeight } = box.current, now = seen(0);
     all.isAtEnd = scrollTop + clientHeight >= scrollHeight - AT_END_PX;
     if (now.from < all.from || now.to > all.to) draw((n) => n + 1);

@@ -49,20 +49,18 @@ server:
   - json-schema-2020-12
   - server-sse-polling
   - server-sse-multiple-streams
-  - resources-list
   - resources-read-text
   - resources-read-binary
   - resources-templates-read
   - resources-subscribe
   - resources-unsubscribe
-  - prompts-list
   - prompts-get-simple
   - prompts-get-with-args
   - prompts-get-embedded-resource
   - prompts-get-with-image
 """
-"""What asks for tools of the suite's own, or for streams, resources, prompts and logging: we have none."""
-OF_US = ("server-initialize", "ping", "tools-list", "dns-rebinding-protection")
+"""What asks for tools, resources and prompts of the suite's own, or for streams and logging."""
+OF_US = ("server-initialize", "ping", "tools-list", "resources-list", "prompts-list", "dns-rebinding-protection")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from support.tmux_program import TmuxTerminal, tmux_terminal
 
 from hermes_worker.client import HermesClient
 from hermes_worker.local.paths import find_running_stack
+from hermes_worker.schemas.runs import RunObject
 
 pytestmark = pytest.mark.machine
 
@@ -52,6 +53,12 @@ def client_of(hermes: CommandLine) -> HermesClient:
     return HermesClient(note.api_url, home=hermes.home)
 
 
+def find_completed(client: HermesClient, *, runs: int) -> RunObject | None:
+    """The newest run, as soon as this many have been completed."""
+    found = list(client.runs(limit=runs))
+    return found[0] if [each["status"] for each in found] == ["completed"] * runs else None
+
+
 def status_of_newest(hermes: CommandLine) -> str:
     with client_of(hermes) as client:
         return next(iter(client.runs(limit=1)))["status"]
@@ -69,9 +76,9 @@ def test_a_conversation(hermes: CommandLine, up: Running, tmp_path: Path) -> Non
         terminal.paste("first line\nsecond line\n" + script(final="Both read."))
         terminal.wait_for("second line")
         terminal.key("Enter")
-        terminal.wait_for("Both read.")
         with client_of(hermes) as client:
-            newest = next(iter(client.runs(limit=1)))
+            # What was typed holds the answer as well, so it is the runs that tell.
+            newest = wait_for(lambda: find_completed(client, runs=2))
             told = list(client.messages(newest["session_id"]))
         assert any(str(each["content"]).startswith("first line\nsecond line\n") for each in told)
         terminal.type("/us")
@@ -97,7 +104,7 @@ def test_ctrl_c_stops_the_run_and_not_the_program(hermes: CommandLine, up: Runni
         terminal.wait_for("stopped by you, ")
         assert status_of_newest(hermes) == "cancelled"
         terminal.say(script(final="Still here."))
-        terminal.wait_for("Still here.")
+        terminal.wait_for("\nStill here.")
 
 
 def test_the_agent_works_where_the_chat_stands(hermes: CommandLine, up: Running, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -32,6 +34,8 @@ class KilledWorkers:
         self._numbers = [range(slot, workers, processes) for slot in range(processes)]
         self._lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._waiting_calls = [calls * len(numbers) for numbers in self._numbers]
+        self._killed: set[int] = set()
 
     def play(self) -> None:
         """Until every call is answered. Raises ``AssertionError`` where a process ends by itself before."""
@@ -41,7 +45,7 @@ class KilledWorkers:
             while self._running:
                 slot, line = self._lines.get()
                 if line:
-                    self._hear(line)
+                    self._hear(slot, line)
                 else:
                     self._replace(slot)
         finally:
@@ -57,7 +61,9 @@ class KilledWorkers:
         done = Counter(key.partition(".")[0] for key in self.answers)
         workers = [f"{number}:{done[f'{number:02d}']}" for number in self._numbers[slot]]
         arguments = (self._url, str(self._calls), str(self._chance.random()), *workers)
-        process = subprocess.Popen([sys.executable, "-c", _CODE, *arguments], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         self._running[slot] = process
         Thread(target=self._read, args=(slot, process), daemon=True).start()
 
@@ -68,16 +74,29 @@ class KilledWorkers:
                 self._lines.put((slot, line))
         self._lines.put((slot, b""))
 
-    def _hear(self, line: bytes) -> None:
+    def _hear(self, slot: int, line: bytes) -> None:
         key, (changed, stood, refused) = json.loads(line)
         assert key not in self.answers, f"{key} was answered before, and made again"
         self.answers[key] = Answer(_pairs(changed), _pairs(stood), refused)
-        if self._kills_at and len(self.answers) >= self._kills_at[0]:
+        self._waiting_calls[slot] -= 1
+        with suppress(BrokenPipeError):  # it was killed behind its answer
+            stdin = self._running[slot].stdin
+            assert stdin is not None
+            os.write(stdin.fileno(), b".")
+        # Whoever has calls to make is alive until it is killed: it waits for a byte behind each of them.
+        alive = [each for each in self._running if self._waiting_calls[each] and each not in self._killed]
+        if self._kills_at and len(self.answers) >= self._kills_at[0] and alive:
             del self._kills_at[0]
-            self._chance.choice(list(self._running.values())).kill()
+            chosen = self._chance.choice(alive)
+            self._killed.add(chosen)
+            self._running[chosen].kill()
 
     def _replace(self, slot: int) -> None:
-        code = self._running.pop(slot).wait()
+        process = self._running.pop(slot)
+        self._killed.discard(slot)
+        assert process.stdin is not None
+        process.stdin.close()
+        code = process.wait()
         assert code in (0, -signal.SIGKILL)
         if code:
             self.deaths += 1

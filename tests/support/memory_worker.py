@@ -3,7 +3,8 @@
     python memory_worker.py DATABASE_URL CALLS SEED [WORKER:DONE ...]
 
 Each worker goes on behind its calls that were answered. The next one may have been made by its predecessor, who died
-before it heard of it, so it has the same key. A line of JSON is written for each call that was answered.
+before it heard of it, so it has the same key. A line of JSON is written for each call that was answered, and a byte is
+read before the next one: whoever kills is never behind.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def main(database_url: str, calls: str, seed: str, *workers: str) -> None:
         worker = ChangingWorker(memories, seed=random.Random(f"{seed}.{said}").randrange(10**9))
         for key in islice(keys(number, int(calls)), done, None):
             _say(key, worker.call(key))
+            os.read(0, 1)
 
     with ThreadPoolExecutor(len(workers)) as pool:
         list(pool.map(work, workers))
