@@ -142,10 +142,13 @@ def test_discord_goes_on_with_its_session_and_begins_another_where_that_is_over(
         discord.say(2, "between two gateways")
         with listened_to(client, discord):
             settled(client, discord, (1, "run"), (2, "run"))
-            assert discord.begun == ["identify", "resume"]
+            # On a slow machine a gateway loses its lease on the way, and comes back once more.
+            resumes = len(discord.begun) - 1
+            assert resumes and discord.begun == ["identify", *["resume"] * resumes]
             discord.session = "another"
             discord.cut()
-            until(lambda: discord.begun[2:] == ["resume", "identify"])
+            until(lambda: discord.begun.count("identify") == 2)
+            assert discord.begun[resumes + 1] == "resume"
             discord.say(3, "in the new session")
             settled(client, discord, (1, "run"), (2, "run"), (3, "run"))
         assert discord.broken == []
