@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.layout import format_duration, render_table
 from hermes_worker.cli.screen import colour_status, strip_controls
 from hermes_worker.core.budget import NANO, Dimension
 from hermes_worker.core.pricing import CostStatus, format_cost, format_usd
@@ -41,7 +41,12 @@ def _dimensions(of: TreeBudget | Share) -> dict[str, Any]:
 def render_budget(tree: TreeBudget) -> list[str]:
     """Render two tables: the dimensions, and the use of each child."""
     rows = [
-        (dimension.value, _amount(dimension, limit), _amount(dimension, reserved), _amount(dimension, spent))
+        (
+            dimension.value.replace("_", " "),
+            _amount(dimension, limit),
+            _amount(dimension, reserved),
+            _amount(dimension, spent),
+        )
         for dimension, limit, reserved, spent in tree.dimensions()
     ]
     lines = render_table(rows, ("BUDGET", "LIMIT", "RESERVED", "SPENT")).splitlines()
@@ -79,4 +84,10 @@ def _share_row(name: str, share: Share) -> tuple[str, ...]:
 def _amount(dimension: Dimension, amount: float | None) -> str:
     if amount is None:
         return "-"
-    return format_usd(amount) if dimension is Dimension.COST else f"{amount:.0f}"
+    match dimension:
+        case Dimension.COST:
+            return format_usd(amount)
+        case Dimension.WALL_CLOCK:
+            return format_duration(amount)
+        case _:
+            return f"{amount:,.0f}"

@@ -213,7 +213,9 @@ def show(home: Path | None, job: str, as_json: bool) -> None:
         click.echo(json.dumps(shown))
         return
     for name, value in shown.items():
-        click.echo(f"{name:20} {strip_controls(format_field(name, value))}")
+        # What is not set has no line, and of a value with parts there are words elsewhere.
+        if value not in (None, "", [], ()) and not isinstance(value, Mapping):
+            click.echo(f"{name:20} {strip_controls(format_field(name, value))}")
 
 
 @cron.command()

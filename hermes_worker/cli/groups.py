@@ -64,6 +64,8 @@ MOVED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Old spellings, which work for one release, and the new ones."""
+_SYNONYMS = {"inbox": "approvals", "jobs": "cron", "questions": "approvals", "schedule": "cron"}
+"""What people call groups that have another name."""
 
 start = click.Group(
     "start",
@@ -211,7 +213,7 @@ class CommandTree(DeclaredGroup):
 
     def _list_spellings(self, ctx: click.Context) -> dict[str, str]:
         verbs = {name.rpartition(" ")[2]: name for name in load_declarations()}
-        return verbs | super()._list_spellings(ctx)
+        return verbs | _SYNONYMS | super()._list_spellings(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = self.find_declared(load_declarations())

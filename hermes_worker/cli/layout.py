@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from hermes_worker.core.pricing import format_usd
 from hermes_worker.safety.redaction import redact
 
 _GAP = "  "
@@ -20,6 +21,8 @@ _ID_DIGITS = 12
 """Characters of an id in a table that is too wide; commands accept the beginning of an id."""
 _CELL_MIN = 8
 """The least width of a column."""
+_READABLE = 24
+"""The width below which a text says too little: before one becomes narrower, columns that can be spared go."""
 
 
 def format_clock(at: float) -> str:
@@ -65,6 +68,8 @@ def format_field(name: str, value: Any) -> str:
             return "yes" if value else "no"
         case float() | int() if name.endswith(("_at", "slot")):
             return format_moment(float(value))
+        case float() | int() if name.endswith("_usd"):
+            return format_usd(float(value))
         case float():
             return f"{value:g}"
         case Mapping():
@@ -126,20 +131,40 @@ def show_difference(before: str, after: str, before_name: str = "now", after_nam
 
 
 def render_table(
-    rows: Iterable[tuple[str, ...]], header: tuple[str, ...], *, ids: Sequence[int] = (), whole: Sequence[int] = ()
+    rows: Iterable[tuple[str, ...]],
+    header: tuple[str, ...],
+    *,
+    ids: Sequence[int] = (),
+    whole: Sequence[int] = (),
+    spared: Sequence[int] = (),
 ) -> str:
     """Columns as wide as their widest cell; the last one is not padded.
 
-    On a terminal that is too narrow the columns ``ids`` show the beginnings of their ids, and then the widest columns
-    give way until a row fits on a line; those in ``whole`` are never cut.
+    On a terminal that is too narrow the columns ``ids`` show the beginnings of their ids; then those in ``spared`` are
+    left out, in that order, while there is no room for readable texts; then the widest columns give way until a row
+    fits on a line. Those in ``whole`` are never cut.
     """
     cells = [header, *rows]
     width = terminal_width()
     if width is not None and sum(_measure_widths(cells)) + len(_GAP) * (len(header) - 1) > width:
         cells = [_shorten_ids(row, ids) for row in cells]
-        cells = _fit_columns(cells, width - len(_GAP) * (len(header) - 1), {*ids, *whole})
+        shown = _choose_columns(_measure_widths(cells), width, {*ids, *whole}, spared)
+        cells = [tuple(row[n] for n in shown) for row in cells]
+        kept = {at for at, n in enumerate(shown) if n in (*ids, *whole)}
+        cells = _fit_columns(cells, width - len(_GAP) * (len(shown) - 1), kept)
     widths = _measure_widths(cells)
     return "\n".join(_GAP.join(map(_pad, row, widths)).rstrip() for row in cells)
+
+
+def _choose_columns(widths: Sequence[int], room: int, kept: set[int], spared: Sequence[int]) -> list[int]:
+    """Choose the columns for which there is room, with texts that can be read."""
+    shown = list(range(len(widths)))
+    for n in spared:
+        least = sum(widths[at] if at in kept else min(widths[at], _READABLE) for at in shown)
+        if least + len(_GAP) * (len(shown) - 1) <= room:
+            break
+        shown.remove(n)
+    return shown
 
 
 def _measure_widths(cells: Sequence[tuple[str, ...]]) -> list[int]:
@@ -189,13 +214,14 @@ def count_columns(text: str) -> int:
 
 
 def fold_text(text: str, columns: int) -> list[str]:
-    """Fold ``text`` into pieces of at most ``columns``; at least one."""
+    """Fold ``text`` into pieces of at most ``columns``, between words where that is possible; at least one."""
     pieces, used = [""], 0
     for character in text:
         wide = _count_character_columns(character)
         if used + wide > columns and pieces[-1]:
-            pieces.append("")
-            used = 0
+            kept, blank, begun = pieces[-1].rpartition(" ")
+            pieces[-1:] = [f"{kept} ", begun] if blank and kept.strip() else [pieces[-1], ""]
+            used = count_columns(pieces[-1])
         pieces[-1] += character
         used += wide
     return pieces

@@ -39,6 +39,7 @@ class ListLayout(Generic[T]):
     """What to say on stderr where the list is empty."""
     ids: Sequence[int] = ()
     whole: Sequence[int] = ()
+    spared: Sequence[int] = ()
 
 
 def print_list(found: Sequence[T], output: str | None, layout: ListLayout[T]) -> None:
@@ -50,7 +51,7 @@ def print_list(found: Sequence[T], output: str | None, layout: ListLayout[T]) ->
     elif found:
         format_time = format_moment if output == "wide" else format_age
         rows = [layout.row(entry, format_time) for entry in found]
-        click.echo(render_table(rows, layout.header, ids=layout.ids, whole=layout.whole))
+        click.echo(render_table(rows, layout.header, ids=layout.ids, whole=layout.whole, spared=layout.spared))
 
 
 def render_documents(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from hermes_worker.cli.api_connection import connect_api
-from hermes_worker.cli.layout import format_field, format_moment, render_table
+from hermes_worker.cli.layout import format_age, format_field, format_moment, render_table
 from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend
@@ -21,6 +21,7 @@ from hermes_worker.cli.runs import watch_run
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.session_backend import open_sessions
 from hermes_worker.cli.session_files import read_documents, write_session
+from hermes_worker.core.call_descriptions import describe_call
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.titles import TITLE_CHARS_MAX, clean_title
 
@@ -64,7 +65,8 @@ def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> 
         width = max(map(len, _SHOWN))
         for name in _SHOWN:
             value = format_moment(found[name]) if name == "last_active" else format_field(name, found[name])
-            click.echo(f"{name.ljust(width)}  {strip_controls(value)}")
+            if value != "-":
+                click.echo(f"{name.ljust(width)}  {strip_controls(value)}")
     for message in backend.client.messages(found.id) if has_messages else ():
         click.echo(json.dumps(message.model_dump()) if as_json else _render_message(message))
 
@@ -93,7 +95,8 @@ def search(home: Path | None, query: str, session: str | None, as_json: bool, **
             click.echo(json.dumps(each.model_dump()))
     elif found.data:
         rows = [_format_hit(each) for each in found.data]
-        click.echo(render_table(rows, ("SESSION", "MESSAGE", "ROLE", "WHEN", "TEXT"), whole=(0, 1, 2, 3)))
+        header = ("TEXT", "SAID BY", "WHEN", "CONVERSATION", "MESSAGE", "SESSION")
+        click.echo(render_table(rows, header, ids=(5,), whole=(1, 2, 4), spared=(3, 1)))
     if not found.is_complete:
         click.echo("not all was looked through: older messages of a common word, or what is not indexed yet", err=True)
 
@@ -311,18 +314,27 @@ _SESSIONS: ListLayout[SessionObject] = ListLayout(
     empty="there are no conversations",
     ids=(5,),
     whole=(1, 2),
+    spared=(4, 3),
 )
 
 
 def _format_hit(each: FoundObject) -> tuple[str, ...]:
-    at = format_moment(each.timestamp)
-    return (each.session_id, str(each.message_id), each.role, at, strip_controls(each.snippet))
+    title = flatten_text(each.title or "-", TITLE_CHARS_MAX)
+    return (
+        strip_controls(each.snippet),
+        each.role,
+        format_age(each.timestamp),
+        title,
+        str(each.message_id),
+        each.session_id,
+    )
 
 
 def _render_message(message: MessageObject) -> str:
     content = message.content
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
-    called = [f"-> {call['function']['name']}({call['function']['arguments']})" for call in message.tool_calls or ()]
+    functions = [call["function"] for call in message.tool_calls or ()]
+    called = [f"-> {each['name']}  {describe_call(each['name'], each['arguments'])}" for each in functions]
     said = "\n".join(part for part in (text, *called) if part)
     who = message.role if message.tool_name is None else f"{message.role} {message.tool_name}"
     return strip_controls(f"\n[{message.id}] {who}, {format_moment(message.timestamp)}\n{said}")

@@ -38,7 +38,11 @@ def texts(call: CallDetailObject, number: int = 3) -> list[str]:
         ),
         (ended("terminal", {"output": "", "exit_code": 0, "error": None}), []),
         (ended("read_file", {"error": "no such file"}), ["no such file"]),
-        (ended("todo", {"todos": [1], "left": None}), ["todos: [1]"]),
+        (ended("other", {"kept": [1], "left": None}), ["kept: [1]"]),
+        (
+            ended("todo", {"todos": [{"content": "Find it", "status": "completed"}, {"content": "Mend it"}, 1]}),
+            ["[x] Find it", "[ ] Mend it", "[ ] 1"],
+        ),
         (ended("other", "plain\x1b[2J text"), ["plain<U+001B>[2J text"]),
         (ended("other", None), []),
         (ended("write_file", {"success": True}, path="a", content="one\ntwo\n"), ["+one", "+two"]),

@@ -53,6 +53,18 @@ def test_a_table_that_fits_or_goes_into_a_pipe_is_whole(monkeypatch: pytest.Monk
     assert ROWS[0][0] in render_table(ROWS, HEADER, ids=(0,))
 
 
+def test_columns_that_can_be_spared_go_before_texts_become_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("What was asked, in rather many words", "5 min ago", "scripted-large-model", "run_" + "0" * 32)]
+    header = ("TITLE", "WHEN", "MODEL", "RUN")
+    heads = {}
+    for width in (120, 64, 50, 30):
+        monkeypatch.setenv("COLUMNS", str(width))
+        head, line = render_table(rows, header, ids=(3,), whole=(1,), spared=(2, 3)).splitlines()
+        assert len(line) <= max(width, 24 + 2 + 9)
+        heads[width] = head.split()
+    assert heads == {120: [*header], 64: ["TITLE", "WHEN", "RUN"], 50: ["TITLE", "WHEN"], 30: ["TITLE", "WHEN"]}
+
+
 def test_times_are_local_and_name_their_zone() -> None:
     assert format_moment(0) == "1970-01-01 01:00:00 CET"
     assert format_clock(1_750_000_000) == "17:06:40 CEST"
@@ -71,6 +83,7 @@ def test_times_are_local_and_name_their_zone() -> None:
         ("next_slot", 0.0, "1970-01-01 01:00:00 CET"),
         ("created_at", 0.5, "1970-01-01 01:00:00 CET"),
         ("wall_s_max", 90.0, "90"),
+        ("estimated_cost_usd", 0, "$0.00"),
         ("completed", 3, "3"),
     ],
 )

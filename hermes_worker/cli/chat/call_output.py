@@ -20,6 +20,8 @@ _OPENED_LINES_MAX = 5_000
 _LINE_CHARS_MAX = 2_000
 _TEXTS = ("output", "content", "result", "text", "summary", "stdout")
 """Fields of results that hold what people want to read."""
+_ITEM_SIGNS = {"completed": "x", "in_progress": ">", "cancelled": "-"}
+"""How far items of a list of things to do are."""
 
 
 class LineMark(StrEnum):
@@ -83,11 +85,19 @@ def _lay_out_result(call: CallDetailObject) -> list[OutputLine]:
     if call.tool == "write_file" and not bad:
         written = (_parse_document(call.changed_arguments or call.arguments) or {}).get("content")
         return [OutputLine(text=f"+{line.text}", mark=LineMark.ADDED) for line in _split_lines(str(written or ""))]
+    if isinstance(items := document.get("todos"), list):
+        return [*bad, *map(_lay_out_item, items)]
     texts = [text for name in _TEXTS if isinstance(text := document.get(name), str) and text.strip()]
     if texts or bad:
         return [*bad, *(line for text in texts for line in _split_lines(text))]
     rest = {name: value for name, value in document.items() if value not in (None, "", [], {})}
     return [] if rest.get("exit_code") == 0 else _split_lines(_format_document(json.dumps(rest)))
+
+
+def _lay_out_item(item: object) -> OutputLine:
+    """Lay out an item of a list of things to do."""
+    its = item if isinstance(item, dict) else {}
+    return OutputLine(text=_clean_line(f"[{_ITEM_SIGNS.get(str(its.get('status')), ' ')}] {its.get('content', item)}"))
 
 
 def _describe_failure(document: Mapping[str, Any]) -> list[OutputLine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -242,15 +243,31 @@ def _parse_decision(question: PendingQuestion, text: str) -> Meaning:
     return Misread(why="the run waits: write once, session or always to allow it, or deny and a reason; /stop stops it")
 
 
+_HELP_NAME_CHARS = 22
+_HELP_SUMMARY_CHARS = 55
+"""Together they fit into a terminal of 80 columns."""
+
+
 def render_help() -> list[str]:
     """Render the list of commands."""
-    shown = [(f"/{command.name} {command.argument}".rstrip(), command.summary) for command in COMMANDS]
-    width = max(len(name) for name, _ in shown)
+    lines = []
+    for command in COMMANDS:
+        name, beside = (
+            f"/{command.name} {command.argument}".rstrip(),
+            textwrap.wrap(command.summary, _HELP_SUMMARY_CHARS),
+        )
+        if len(name) > _HELP_NAME_CHARS:
+            lines.append(name)
+            name = ""
+        for summary in beside:
+            lines.append(f"{name.ljust(_HELP_NAME_CHARS)}  {summary}")
+            name = ""
     return [
-        *(f"{name.ljust(width)}  {summary}" for name, summary in shown),
+        *lines,
         "",
-        "Enter sends, Alt-Enter begins a line, Ctrl-X Ctrl-E opens the editor, Tab completes commands and @files.",
-        "Esc and Ctrl-C stop the run at work, Ctrl-D leaves. !command runs here, as you; /share says it to the agent.",
+        "Enter sends, Alt-Enter begins a line, Ctrl-X Ctrl-E opens the editor.",
+        "Tab completes commands and @files. !command runs here, as you; /share says it",
+        "to the agent. Esc and Ctrl-C stop the run at work, Ctrl-D leaves.",
     ]
 
 

@@ -81,7 +81,11 @@ def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
         return
     if found:
         rows = [_format_row(version) for version in found]
-        click.echo(render_table(rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3)))
+        click.echo(
+            render_table(
+                rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3), spared=(3, 2, 4)
+            )
+        )
     for target in MemoryTarget:
         click.echo(f"{target.value}: {_format_usage(_pick(standing, target))}", err=True)
     if standing.staged:
