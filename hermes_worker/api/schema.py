@@ -261,7 +261,7 @@ class ListRuns(BaseModel):
         description="'next_cursor' of the page before, with the same filters. It outlives the runs of that page.",
     )
     status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
-    kind: list[RunKind] = Field([], max_length=5, description="Any of these. Default: all.")
+    kind: list[RunKind] = Field([], max_length=len(RunKind), description="Any of these. Default: all.")
     tenant: str | None = Field(
         None, pattern=TENANT_FORM, description="Whose runs are meant; only operators may name others."
     )

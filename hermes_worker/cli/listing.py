@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hermes_worker.cli.layout import format_age, format_duration, format_moment, is_dumb, render_table, terminal_width
+from hermes_worker.cli.layout import format_age, format_duration, format_moment, is_dumb, render_table
 from hermes_worker.cli.list_output import add_list_options, render_documents
 from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
 from hermes_worker.cli.run_backend import PAGE, RunBackend, build_run_document, open_backend
@@ -115,7 +115,7 @@ class Column:
 
 def _format_title(view: RunView) -> str:
     """Format the title, with a mark for what a list leaves out by default and for what is folded below a run."""
-    mark = f"[{view.kind}] " if view.kind is RunKind.REVIEW else ""
+    mark = f"[{view.kind}] " if view.kind in (RunKind.REVIEW, RunKind.EVALUATION) else ""
     folded = f" (+{view.delegated})" if view.delegated else ""
     return f"{mark}{flatten_text(view.title or '-', TITLE_CHARS_MAX)}{folded}"
 
@@ -153,9 +153,8 @@ COLUMNS: Mapping[str, Column] = {
     "run": Column("RUN", lambda view: view.run_id),
 }
 _USUAL = ("title", "status", "when", "took", "usd", "model", "run")
-_NARROW = ("title", "status", "when", "run")
-"""The columns where a title would have no room beside the usual ones."""
-_NARROW_BELOW = 100
+_SPARED = ("model", "took", "usd")
+"""What is left out of the usual columns, in this order, where a title would have no room beside them."""
 _WIDE = ("title", "status", "created", "took", "model", "usd", "tokens", "session", "tags", "answer", "run")
 _LISTED_KINDS = (RunKind.REQUEST, RunKind.JOB, RunKind.FOLLOW_UP)
 _WATCHED_EVERY_S = 2.0
@@ -187,7 +186,9 @@ class _ColumnNames(click.ParamType):  # type: ignore[type-arg]
 @click.option("--before", type=TEXT, metavar="RUN_ID", help="Only runs older than this one.")
 @click.option("--columns", type=_ColumnNames(), help=f"These columns, in this order: {','.join(COLUMNS)}.")
 @click.option("--tree", "is_tree", is_flag=True, help="What a run delegated, below it; otherwise (+3) says how many.")
-@click.option("--all", "has_all", is_flag=True, help="Also what was delegated, and reviews, each in its own place.")
+@click.option(
+    "--all", "has_all", is_flag=True, help="Also what was delegated, reviews and evaluations, each in its own place."
+)
 @click.option("--watch", "is_watched", is_flag=True, help="Show the list again every 2 seconds, until Ctrl-C.")
 @partial(add_list_options, wide=",".join(_WIDE))
 def list_runs(
@@ -201,7 +202,8 @@ def list_runs(
     output: str | None,
     **said: Any,
 ) -> None:
-    """The newest runs first: what was asked, and what became of it. What runs delegated, and reviews, are left out."""
+    """The newest runs first: what was asked, and what became of it. What runs delegated, reviews and
+    evaluations are left out."""
     if columns is not None and output in ("wide", "name"):
         raise click.UsageError("--columns names the columns, and -o does too; give one of them")
     backend = open_backend(home, names_tenant=True)
@@ -209,15 +211,14 @@ def list_runs(
     if not has_all and not said["parent"]:
         wanted["kind"] = [kind.value for kind in _LISTED_KINDS]
     start = backend.complete_run_id(before) if before else None
-    is_narrow = (terminal_width() or _NARROW_BELOW) < _NARROW_BELOW
-    names = columns or (_WIDE if output == "wide" else _NARROW if is_narrow else _USUAL)
+    names = columns or (_WIDE if output == "wide" else _USUAL)
 
     def render() -> str:
         views = islice(backend.runs(wanted, before=start, page=min(limit, PAGE)), limit)
         listed = [each for view in views for each in _add_delegated(backend, view, opens=is_tree)]
         documents = render_documents(listed, output, _build_document, lambda each: each.view.run_id)
         is_table = output in (None, "wide") and listed
-        return _render_table(listed, names) if is_table else documents
+        return _render_table(listed, names, _SPARED if names is _USUAL else ()) if is_table else documents
 
     if not is_watched:
         if shown := render():
@@ -246,7 +247,7 @@ def _build_document(listed: _Listed) -> dict[str, Any]:
     return build_run_document(listed.view, {})
 
 
-def _render_table(listed: Sequence[_Listed], names: Sequence[str]) -> str:
+def _render_table(listed: Sequence[_Listed], names: Sequence[str], spared: Sequence[str]) -> str:
     chosen = [COLUMNS[name] for name in names]
     return render_table(
         [
@@ -256,4 +257,5 @@ def _render_table(listed: Sequence[_Listed], names: Sequence[str]) -> str:
         tuple(column.header for column in chosen),
         ids=[number for number, name in enumerate(names) if name in ("run", "retry-of")],
         whole=[number for number, column in enumerate(chosen) if column.is_whole],
+        spared=[names.index(name) for name in spared],
     )

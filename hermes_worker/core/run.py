@@ -128,6 +128,8 @@ class RunKind(StrEnum):
     """A background answer, or a report of a process, goes on with its conversation."""
     REVIEW = "review"
     """It looks back at a conversation for what to remember."""
+    EVALUATION = "evaluation"
+    """It repeats an ended run, without effects, to compare the answers (``core.forks``)."""
 
 
 class WaitKind(StrEnum):

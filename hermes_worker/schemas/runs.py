@@ -159,7 +159,8 @@ class RunObject(Resource):
     """The title of the conversation."""
     kind: RunKind = RunKind.REQUEST
     """What made it begin: a ``request``, a ``job``, a run that delegated it (``child``), a background answer or report
-    (``follow_up``), or looking back for what to remember (``review``)."""
+    (``follow_up``), looking back for what to remember (``review``), or a repetition without effects
+    (``evaluation``)."""
     delegated: int | None = None
     """How many runs were delegated in the chain that it is the first of. Only in lists, and absent for none."""
     tags: list[str] | None = None

@@ -18,7 +18,8 @@ _PATIENCE_S = 2.0
 @reachable
 @click.option("--every", "every_s", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print one look and end, as in a pipe.")
-def top(home: Path | None, every_s: float, once: bool) -> int:
+@click.option("--all", "has_all", is_flag=True, help="Also reviews and evaluations.")
+def top(home: Path | None, every_s: float, once: bool, has_all: bool) -> int:
     """Show what runs, waits and asks, with keys to open, stop, pause and approve.
 
     Over the HTTP API of 'hermes-worker up', or of --server: what the key may not see is said. Where standard output is
@@ -30,7 +31,7 @@ def top(home: Path | None, every_s: float, once: bool) -> int:
 
     with find_api(home).open(_PATIENCE_S) as client:
         client.health()  # a wrong address is an error, and no empty screen
-        watch = FleetWatch(client)
+        watch = FleetWatch(client, has_all=has_all)
         if once or is_dumb() or not (sys.stdout.isatty() and sys.stdin.isatty()):
             for line in render_rows(TopState(fleet=watch.poll_once())):
                 click.echo(line.text)

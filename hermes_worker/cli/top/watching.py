@@ -51,7 +51,8 @@ from hermes_worker.operation import AnswerMismatch
 T = TypeVar("T")
 
 _RUNS_MAX = 100
-_KINDS = [kind.value for kind in RunKind if kind is not RunKind.REVIEW]
+_KINDS = [kind.value for kind in RunKind if kind not in (RunKind.REVIEW, RunKind.EVALUATION)]
+"""The kinds of runs that somebody asked for, or that came of those."""
 _TREES_AT_A_LOOK = 5
 _CALLS_SHOWN = 30
 _MESSAGES_SHOWN = 30
@@ -66,8 +67,9 @@ _UNREADABLE = "the server's answer cannot be read: use the same version on both 
 class FleetWatch:
     """Looks at a fleet over its API. One thread looks; actions may come from another."""
 
-    def __init__(self, client: HermesClient) -> None:
+    def __init__(self, client: HermesClient, *, has_all: bool = False) -> None:
         self._client = client
+        self._kinds = [] if has_all else _KINDS
         self._parents: dict[str, str] = {}
         self._treed: set[str] = set()
         """Runs whose tree was loaded; who delegated to whom does not change."""
@@ -190,7 +192,7 @@ class FleetWatch:
                 return ()
 
     def _load_runs(self, now: float) -> Sequence[Any]:
-        found = list(islice(self._client.runs(status=OPEN_STATUSES, kind=_KINDS, limit=_RUNS_MAX), _RUNS_MAX))
+        found = list(islice(self._client.runs(status=OPEN_STATUSES, kind=self._kinds, limit=_RUNS_MAX), _RUNS_MAX))
         delegating = [each.run_id for each in found if each.status is RunStatus.WAITING_FOR_CHILDREN]
         for run_id in [each for each in delegating if each not in self._treed][:_TREES_AT_A_LOOK]:
             self._parents |= parse_parents(self._client.tree(run_id))

@@ -125,7 +125,9 @@ class StopMatching(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     status: list[Annotated[RunStatus, Field(strict=False)]] = Field([], max_length=12, description="Any of these.")
-    kind: list[Annotated[RunKind, Field(strict=False)]] = Field([], max_length=5, description="Any of these.")
+    kind: list[Annotated[RunKind, Field(strict=False)]] = Field(
+        [], max_length=len(RunKind), description="Any of these."
+    )
     tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field([], max_length=TAGS_MAX)
     session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
     job_id: str | None = Field(None, max_length=64, pattern=NO_NUL)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import usd_of
+from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.messages import Message
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
@@ -442,7 +443,10 @@ def _find_kind(row: _ViewRow) -> RunKind:
         return RunKind.CHILD
     if row.cause_pk is not None:
         return RunKind.REVIEW if row.run_id == row.session_id else RunKind.FOLLOW_UP
-    return RunKind.JOB if row.origin == "cron" else RunKind.REQUEST
+    return _KINDS_BY_ORIGIN.get(row.origin or "", RunKind.REQUEST)
+
+
+_KINDS_BY_ORIGIN = {"cron": RunKind.JOB, EVALUATION_SOURCE: RunKind.EVALUATION}
 
 
 def has_kind(row: Any, kinds: Collection[RunKind]) -> sa.ColumnElement[bool]:
@@ -454,8 +458,8 @@ def has_kind(row: Any, kinds: Collection[RunKind]) -> sa.ColumnElement[bool]:
         RunKind.CHILD: row.parent_pk.is_not(None),
         RunKind.REVIEW: row.cause_pk.is_not(None) & opened,
         RunKind.FOLLOW_UP: row.cause_pk.is_not(None) & ~opened,
-        RunKind.JOB: is_first & (row.origin == "cron"),
-        RunKind.REQUEST: is_first & row.origin.is_distinct_from("cron"),
+        RunKind.REQUEST: is_first & sa.func.coalesce(row.origin, "").not_in(_KINDS_BY_ORIGIN),
+        **{kind: is_first & (row.origin == origin) for origin, kind in _KINDS_BY_ORIGIN.items()},
     }
     return sa.or_(*(conditions[kind] for kind in sorted(kinds)))
 
