@@ -132,6 +132,8 @@ class WaitView:
     choices: tuple[str, ...]
     opened_at: float
     expires_at: float | None
+    title: str | None
+    """The title of its run (``core.titles``); ``None`` where that is not kept."""
     tools: str
     """The tool definitions of its session, as JSON."""
 

@@ -28,6 +28,8 @@ class WaitObject(Resource):
     code: str
     """The code by which people name it in chats: no other question has the same code."""
     run_id: str
+    title: str | None = None
+    """The title of its run: what was asked of it."""
     tenant: str
     session_id: str
     kind: WaitKind
@@ -59,6 +61,8 @@ class DecisionObject(Resource):
     object: Literal["hermes.decision"] = "hermes.decision"
     id: int
     run_id: str
+    title: str | None = None
+    """The title of its run: what was asked of it."""
     tenant: str
     session_id: str
     kind: WaitKind

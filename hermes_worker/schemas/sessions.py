@@ -88,6 +88,8 @@ class MessageObject(Resource):
     """A text, or parts."""
     tool_call_id: str | None
     tool_calls: list[dict[str, Any]] | None
+    calls_about: list[str] = Field([])
+    """What each of ``tool_calls`` is asked to do, in words."""
     tool_name: str | None
     timestamp: float
     token_count: None = None

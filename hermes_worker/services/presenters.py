@@ -55,6 +55,7 @@ def build_wait_object(view: WaitView, source: str) -> WaitObject:
         id=view.wait_id,
         code=format_question_code(view.wait_id),
         run_id=view.run_id,
+        title=view.title,
         tenant=view.tenant,
         session_id=view.session.choose_reference(source),
         kind=view.kind,
@@ -78,6 +79,7 @@ def build_decision_object(each: ClosedQuestion, source: str) -> DecisionObject:
     return DecisionObject(
         id=each.wait_id,
         run_id=each.run_id,
+        title=each.title,
         tenant=each.tenant,
         session_id=each.session.choose_reference(source),
         kind=each.kind,

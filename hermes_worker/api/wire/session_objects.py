@@ -12,11 +12,13 @@ from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.api.messages import ITEMS_MAX
 from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT, TEXT_PART
 from hermes_worker.core.budget import NANO
+from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX, describe_call
 from hermes_worker.core.messages import Role
 from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.core.session_imports import MESSAGES_MAX as IMPORTED_MESSAGES_MAX
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import TITLE_CHARS_MAX
+from hermes_worker.safety.redaction import redact_code
 from hermes_worker.schemas.search import FoundObject
 from hermes_worker.schemas.sessions import MessageObject, SessionObject
 from hermes_worker.schemas.usage import UsageObject
@@ -299,6 +301,7 @@ def build_found_object(found: FoundMessage, source: str = "api") -> FoundObject:
 
 def build_message_object(view: MessageView, session_id: str) -> MessageObject:
     row = json.loads(view.body)
+    called = [each["function"] for each in row.get("tool_calls") or ()]
     reasoning = row.get("reasoning") if isinstance(row.get("reasoning"), str) else None
     return MessageObject(
         id=view.seq,
@@ -307,6 +310,7 @@ def build_message_object(view: MessageView, session_id: str) -> MessageObject:
         content=row.get("content"),
         tool_call_id=row.get("tool_call_id"),
         tool_calls=row.get("tool_calls"),
+        calls_about=[redact_code(describe_call(each["name"], each["arguments"]))[:ABOUT_CHARS_MAX] for each in called],
         tool_name=view.tool_name,
         timestamp=view.created_at,
         finish_reason="tool_calls" if row.get("tool_calls") else None,

@@ -68,6 +68,8 @@ class FleetQuestion:
     wait_id: int
     run_id: str
     is_approval: bool
+    title: str = ""
+    """The title of its run."""
     text: str
     """On one line; a sign stands where a line began."""
     is_whole: bool = True
@@ -213,6 +215,7 @@ def _parse_question(wait: WaitObject, now: float) -> FleetQuestion:
     return FleetQuestion(
         wait_id=wait.id,
         run_id=clean_text(wait.run_id, 64),
+        title=clean_text(wait.title, 200),
         is_approval=wait.kind == WaitKind.APPROVAL,
         text=shown,
         is_whole=is_whole,
@@ -273,7 +276,7 @@ def filter_fleet(fleet: FleetFacts, text: str, order: str) -> FleetFacts:
     """Keep the runs and questions that hold ``text``, and sort the runs by one of ``ORDERS``; runs that are sorted do
     not stand below the one that delegated to them."""
     wanted = text.lower()
-    questions = [each for each in fleet.questions if wanted in f"{each.run_id} {each.text}".lower()]
+    questions = [each for each in fleet.questions if wanted in f"{each.run_id} {each.title} {each.text}".lower()]
     runs = [
         each
         for each in fleet.runs

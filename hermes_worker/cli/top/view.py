@@ -428,13 +428,14 @@ def _render_section(
     *,
     ids: Sequence[int] = (),
     whole: Sequence[int] = (),
+    spared: Sequence[int] = (),
 ) -> list[TopLine]:
     untold = fleet.untold.get(name)
     if untold:
         return [TopLine(text=""), TopLine(text=f"{name}: {untold}", style="dim")]
     if not rows:
         return [TopLine(text=""), TopLine(text=f"{name}: none", style="dim")]
-    head, *rest = render_table(rows, header, ids=ids, whole=whole).splitlines()
+    head, *rest = render_table(rows, header, ids=ids, whole=whole, spared=spared).splitlines()
     shown = [TopLine(text=text, row=names[at] if names else "") for at, text in enumerate(rest)]
     return [TopLine(text=""), TopLine(text=head, style="bold"), *shown]
 
@@ -448,11 +449,18 @@ def _render_listed(fleet: FleetFacts) -> list[TopLine]:
 
 def _render_questions(fleet: FleetFacts) -> list[TopLine]:
     rows = [
-        ("approval" if each.is_approval else "question", format_duration(each.age_s), each.run_id, each.text or "-")
+        (
+            each.text or "-",
+            each.title or "-",
+            "approval" if each.is_approval else "question",
+            format_duration(each.age_s),
+            each.run_id,
+        )
         for each in fleet.questions
     ]
     names = list(map(name_question_row, fleet.questions))
-    return _render_section(fleet, "questions", ("ASKS", "FOR", "RUN", "WHAT"), rows, names, ids=(2,), whole=(0, 1))
+    header = ("ASKS", "OF", "KIND", "FOR", "RUN")
+    return _render_section(fleet, "questions", header, rows, names, ids=(4,), whole=(2, 3), spared=(4, 2))
 
 
 def _render_runs(fleet: FleetFacts) -> list[TopLine]:
@@ -470,7 +478,7 @@ def _render_runs(fleet: FleetFacts) -> list[TopLine]:
     ]
     header = ("TITLE", "STATUS", "AGE", "CALLS", "COST", "MODEL", "RUN")
     return _render_section(
-        fleet, "runs", header, rows, list(map(name_run_row, fleet.runs)), ids=(6,), whole=(1, 2, 3, 4)
+        fleet, "runs", header, rows, list(map(name_run_row, fleet.runs)), ids=(6,), whole=(1, 2, 3, 4), spared=(5, 3, 6)
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_duration, format_moment, render_table
+from hermes_worker.cli.layout import format_age, format_duration, render_table
 from hermes_worker.cli.list_output import FormatTime, ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend
@@ -22,6 +22,7 @@ from hermes_worker.cli.wording import show_unprintable
 from hermes_worker.core.consent import render_lines, summarise
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
+from hermes_worker.core.titles import TITLE_CHARS_MAX
 from hermes_worker.safety.approvals import CHOICE_WORDS, ApprovalChoice, parse_choice
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _LIST_MAX = 500
 _ASKED_CHARS = 80
 _PRINTED = (
-    *("id", "code", "run_id", "tenant", "kind", "tool", "created_at", "expires_at", "command", "description"),
+    *("id", "code", "run_id", "title", "tenant", "kind", "tool", "created_at", "expires_at", "command", "description"),
     *("pattern_keys", "question", "choices"),
 )
 """The fields of an open question that ``--json`` prints, in this order."""
@@ -63,8 +64,12 @@ def list_open(
     elif found and output == "wide":
         click.echo("\n\n".join(map(_render_whole, found)))
     elif found:
-        header = ("ID", "CODE", "RUN", "TENANT", "WAITS", "UNTIL", "ASKS", "CHOICES")
-        click.echo(render_table([_format_open(line) for line in found], header, ids=(2,), whole=(0, 1)))
+        header = ("ID", "CODE", "ASKS", "OF", "WAITS", "ENDS", "CHOICES", "TENANT", "RUN")
+        click.echo(
+            render_table(
+                [_format_open(line) for line in found], header, ids=(8,), whole=(0, 1, 4, 5), spared=(7, 6, 4, 8, 1)
+            )
+        )
         click.echo("'hermes-worker approvals show ID' shows one whole, with every danger of a command", err=True)
     else:
         click.echo("nothing waits for a person", err=True)
@@ -226,36 +231,40 @@ def _format_open(line: WaitObject) -> tuple[str, ...]:
     return (
         str(line.id),
         line.code,
-        line.run_id,
-        line.tenant,
-        waits,
-        format_moment(line.expires_at),
         _summarise_question(line),
+        flatten_text(line.title or "-", TITLE_CHARS_MAX),
+        waits,
+        format_age(line.expires_at),
         choices or "words",
+        line.tenant,
+        line.run_id,
     )
 
 
 def _render_whole(line: WaitObject) -> str:
     """Render a question whole. Text of a model is set off, so that it cannot look like the line above it."""
-    number, code, run_id, tenant, waits, until, _, choices = _format_open(line)
+    number, code, _, title, waits, ends, choices, tenant, run_id = _format_open(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
     said = (f"    {show_unprintable(part)}" for text in texts for part in render_lines(text))
-    return "\n".join([f"{number}  {code}  {run_id}  {tenant}  waits {waits}, until {until}  {choices}", *said])
+    head = f"{number}  {code}  waits {waits}, ends {ends}  {choices}  {tenant}  {run_id}"
+    return "\n".join([head, f"    of: {title}", *said])
 
 
 def _format_closed(line: DecisionObject, format_time: FormatTime) -> tuple[str, ...]:
     by = flatten_text(line.by or "-", 40)
     outcome = f"{line.outcome}: {flatten_text(line.reason, 40)}" if line.reason else line.outcome
     permits = flatten_text(line.permits or "-", 40)
-    return str(line.id), line.run_id, format_time(line.closed_at), outcome, by, _summarise_question(line), permits
+    asked, title = _summarise_question(line), flatten_text(line.title or "-", TITLE_CHARS_MAX)
+    return str(line.id), outcome, asked, title, by, format_time(line.closed_at), permits, line.run_id
 
 
 _CLOSED: ListLayout[DecisionObject] = ListLayout(
-    header=("ID", "RUN", "CLOSED", "OUTCOME", "BY", "ASKED", "PERMITS"),
+    header=("ID", "OUTCOME", "ASKED", "OF", "BY", "CLOSED", "PERMITS", "RUN"),
     row=_format_closed,
     document=lambda line: line.model_dump(exclude={"object", "session_id"}),
     name=lambda line: str(line.id),
     empty="nobody was asked anything that is closed",
-    ids=(1,),
-    whole=(0, 2, 3),
+    ids=(7,),
+    whole=(0, 1, 5),
+    spared=(7, 6, 4),
 )

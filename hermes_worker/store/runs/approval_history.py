@@ -15,7 +15,7 @@ from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.rows import CALL_OF_WAIT
 from hermes_worker.store.runs.runs import SESSION_LABEL, to_label
-from hermes_worker.store.tables import runs, sessions, tool_calls, waits
+from hermes_worker.store.tables import run_inputs, runs, sessions, tool_calls, waits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,8 @@ class ClosedQuestion:
     by: str | None
     """The principal who answered; ``None`` when the run ended before an answer came."""
     reason: str | None
+    title: str | None
+    """The title of its run."""
 
 
 class _DecisionRow(NamedTuple):
@@ -57,6 +59,7 @@ class _DecisionRow(NamedTuple):
     outcome: str
     answered_by: str | None
     reason: str | None
+    title: str | None
 
 
 _CLOSED = (
@@ -75,11 +78,13 @@ _CLOSED = (
         waits.c.outcome,
         waits.c.answered_by,
         waits.c.reason,
+        run_inputs.c.title,
     )
     .select_from(
         waits.join(runs, runs.c.pk == waits.c.run_pk)
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .join(tool_calls, CALL_OF_WAIT)
+        .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
     )
     .where(waits.c.closed_at.is_not(None), waits.c.kind.in_((WaitKind.APPROVAL.value, WaitKind.INPUT.value)))
     .order_by(waits.c.pk.desc())
@@ -123,4 +128,5 @@ def _to_closed_question(row: _DecisionRow) -> ClosedQuestion:
         outcome=row.outcome,
         by=row.answered_by,
         reason=row.reason,
+        title=row.title,
     )

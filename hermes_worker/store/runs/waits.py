@@ -117,6 +117,7 @@ class _OpenRow(NamedTuple):
     request: str
     opened_at: float
     expires_at: float | None
+    title: str | None
     tools: str
 
 
@@ -162,6 +163,7 @@ _OPEN = (
         waits.c.request,
         waits.c.opened_at,
         waits.c.expires_at,
+        run_inputs.c.title,
         blobs.c.body.label("tools"),
     )
     .select_from(
@@ -169,6 +171,7 @@ _OPEN = (
         .join(sessions, sessions.c.pk == runs.c.session_pk)
         .join(blobs, blobs.c.hash == sessions.c.tools_hash)
         .join(tool_calls, CALL_OF_WAIT)
+        .outerjoin(run_inputs, run_inputs.c.run_pk == runs.c.pk)
     )
     .where(waits.c.closed_at.is_(None), waits.c.kind != WaitKind.TASK.value)
     .order_by(waits.c.pk)
@@ -620,5 +623,6 @@ def _to_view(row: _OpenRow) -> WaitView:
         choices=tuple(choices),
         opened_at=row.opened_at,
         expires_at=row.expires_at,
+        title=row.title,
         tools=row.tools,
     )
