@@ -42,7 +42,7 @@ const steps = (story) => story.items.filter((item) => item.kind === "agent" || i
 
 /** The first thing that both did otherwise; null where one did all that the other did. */
 export function divide(left, right) {
-  const words = (item) => (item === undefined ? "nothing more" : item.kind === "agent" ? `says ${JSON.stringify(brief(item.text || "(calls tools)"))}` : `calls ${item.tool} ${item.preview ?? ""}`);
+  const words = (item) => (item === undefined ? "nothing more" : item.kind === "agent" ? `says ${JSON.stringify(brief(item.text || "(calls tools)"))}` : `calls ${item.tool} ${item.about ?? ""}`);
   const mine = steps(left), others = steps(right);
   for (let n = 0; n < Math.max(mine.length, others.length); n++) if (words(mine[n]) !== words(others[n])) return [words(mine[n]), words(others[n])];
   return null;

@@ -52,7 +52,7 @@ export class Story {
         this.draft = "";
         this.note(event, "The reply was discarded; another one follows.");
         break;
-      case "tool.started": this.call(event, { state: "running", from: at, preview: event.preview }); break;
+      case "tool.started": this.call(event, { state: "running", from: at, about: event.about }); break;
       case "tool.completed": {
         const call = this.call(event, { to: at, took: event.duration, state: event.refused_by ? "refused" : event.outcome ?? (event.error ? "failed" : "succeeded"), isBad: event.error, refused: event.refused_by, reason: event.reason, sandbox: event.sandbox, network: event.network });
         call.from ??= at - (event.duration ?? 0);
@@ -112,38 +112,11 @@ export class Story {
 
 const ASKING = ["waiting_for_approval", "waiting_for_input"];
 
-// --- words for calls ---
+// --- calls ---
 
 function parsed(given) {
   if (typeof given !== "string") return given ?? {};
   try { const made = JSON.parse(given); return made && typeof made === "object" ? made : {}; } catch { return null; }
-}
-
-/** A call in words: what somebody who looks on wants to know of its arguments. */
-export function told(tool, given) {
-  const of = parsed(given);
-  if (of === null) return brief(begun(given));
-  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-  const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-  let found;
-  if (tool === "todo" && Array.isArray(of.todos)) found = `${count(of.todos.length, "item")}, ${of.todos.filter((each) => each?.status === "in_progress").length} in progress`;
-  else if (tool === "delegate_task" || tool === "delegate") found = Array.isArray(of.tasks) ? `${count(of.tasks.length, "goal")}: ${of.tasks.map((each) => each?.goal).join("; ")}` : of.goal;
-  else if (tool === "patch") { const lines = diffOf(tool, of)?.split("\n") ?? [], files = lines.flatMap((line) => line.match(/^\*\*\* (?:Update|Add|Delete) File: (.*)/)?.[1] ?? []); found = `${of.path ?? files.join(", ")} +${lines.filter((line) => line[0] === "+").length} −${lines.filter((line) => line[0] === "-").length}`; }
-  else if (tool === "write_file") found = `${of.path} (${count(String(of.content ?? "").split("\n").length, "line")})`;
-  else if (tool === "search_files") found = [of.pattern, of.path && `in ${of.path}`].filter(Boolean).join(" ");
-  else if (tool === "execute_code") found = String(of.code ?? "").split("\n").find((line) => line.trim());
-  else found = of.command ?? of.query ?? of.url ?? of.path ?? of.question ?? of.goal ?? of.name;
-  if (found === undefined || found === null) found = Object.entries(of).map(([name, value]) => `${name}: ${text(value)}`).join(", ");
-  return brief(text(found).split("\n")[0]);
-}
-
-/** The beginning of arguments, of which the rest is not known: the value that says most. */
-function begun(given) {
-  const [, name, value] = /"(command|query|path|url|goal|question|code|patch)"\s*:\s*"((?:[^"\\]|\\.)*)/.exec(given) ?? [];
-  if (!name) return given;
-  let text = value;
-  try { text = JSON.parse(`"${value}"`); } catch { /* it ends within a sign */ }
-  return name === "patch" ? (/File: (.*)/.exec(text)?.[1] ?? text) : text;
 }
 
 function diffOf(tool, of) {
@@ -169,7 +142,7 @@ function Given({ tool, given }) {
 /** What came of a call. What a command printed is shown as it printed it, and all else that the result says below. */
 function Gotten({ result }) {
   const of = typeof result === "string" && result[0] === "{" ? parsed(result) : null;
-  if (!of || typeof of.output !== "string") return html`<${Text} of=${result} mono />`;
+  if (!of || typeof of.output !== "string") return html`<${Text} of=${of ?? result} mono />`;
   const { output, exit_code: code, ...rest } = of, left = Object.entries(rest).filter(([, value]) => value !== null && value !== "" && value !== false);
   return html`${code !== undefined && html`<p class=${code ? "bad" : "soft"}>exit code ${visible(code)}</p>`}<${Text} of=${output || "(printed nothing)"} mono />
     ${left.length > 0 && html`<${Text} of=${Object.fromEntries(left)} mono />`}`;
@@ -196,7 +169,7 @@ export function CallCard({ id, item, opened, goTo, children: below }) {
   const toggled = (event) => { setOpen(event.target.open); if (!event.target.open) opened.delete(key); else if (item.result !== undefined) opened.set(key, {}); };
   const kids = below?.filter((node) => item.call && node.parent_call === item.call && node.parent_run_id === (item.run ?? id)) ?? [];
   return html`<details class=${`call ${SIGNS[item.state] ?? ""}`} open=${isOpen} onToggle=${toggled}>
-    <summary><span class="mono tool">${brief(item.tool)}</span> ${item.state && html`<${State} of=${item.state} />`} <span class="words mono">${item.given !== undefined ? told(item.tool, item.given) : told(item.tool, item.preview)}</span>
+    <summary><span class="mono tool">${brief(item.tool)}</span> ${item.state && html`<${State} of=${item.state} />`} <span class="words mono">${brief(item.about ?? "")}</span>
       ${item.took > 0 && html`<span class="soft took">${span(item.took)}</span>`}</summary>
     ${item.progress && item.state === "running" && html`<div class="soft mono one">${brief(item.progress)}</div>`}
     ${item.refused && html`<p class="bad">Refused: ${visible(item.reason ?? item.refused)}</p>`}

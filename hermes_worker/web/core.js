@@ -259,7 +259,7 @@ const KINDS = {
   __proto__: null,
   completed: "good", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
   failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad", deny: "bad", refused: "bad",
-  once: "good", session: "good", always: "good", answered: "good",
+  once: "good", session: "good", always: "good", answered: "good", ok: "good", error: "bad",
   waiting_for_approval: "wait", waiting_for_input: "wait", waiting: "wait", approved: "good", ready: "good", usable: "good", enabled: "good", new: "wait", waiting_for_capacity: "wait", paused: "wait",
 };
 
@@ -288,6 +288,15 @@ export function Empty({ children, next }) {
 export function Notice({ error, children }) {
   if (!error && !children) return null;
   return html`<div class=${`notice ${error ? "" : "calm"}`} role="status">${error ? visible(error.message) : children}</div>`;
+}
+
+/** Let the browser keep a text as a file. */
+export function save(name, text) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 /** A window before all others, until it is closed. Its content is a function of what closes it. */

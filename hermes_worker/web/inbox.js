@@ -37,24 +37,9 @@ function grouped(waits) {
   return [...waits].sort((a, b) => first.get(a.run_id) - first.get(b.run_id) || a.id - b.id);
 }
 
-const titles = new Map();
-const TITLES_MAX = 2000;
-
-/** The title of a run, asked once. */
-export function useTitle(id, isOurs = true) {
-  const [title, setTitle] = useState(titles.get(id) ?? null);
-  useEffect(() => {
-    if (!isOurs || titles.has(id)) return void setTitle(titles.get(id) ?? null);
-    if (titles.size > TITLES_MAX) titles.clear();
-    titles.set(id, null);
-    ask("GET", `v1/runs/${encodeURIComponent(id)}`).then((run) => { titles.set(id, run.title ?? null); setTitle(run.title ?? null); }, () => titles.delete(id));
-  }, [id, isOurs]);
-  return title;
-}
-
 /** Which run asks, and all that it asks answered at once where it asks more than one thing. */
 function Asker({ wait, waits, again, told, mine }) {
-  const isOurs = wait.tenant === user().tenant, title = useTitle(wait.run_id, isOurs), [said, setSaid] = useState(null);
+  const isOurs = wait.tenant === user().tenant, [said, setSaid] = useState(null);
   const approvals = waits.filter((each) => each.kind === "approval");
   const all = async (choice) => {
     approvals.forEach((each) => mine.add(each.id));
@@ -63,7 +48,7 @@ function Asker({ wait, waits, again, told, mine }) {
       told({ time: new Date().toLocaleTimeString(), text: `${approvals.length} calls: you chose ${choice}` });
     } catch (refusal) { setSaid(refusal.message); again(); }
   };
-  return html`<h2 class="asker">${isOurs ? html`<a href=${to("runs", wait.run_id)}>${brief(title ?? "A run")}</a>` : html`<span>A run of another tenant</span>`} <span class="soft mono">${short(wait.run_id)}</span>
+  return html`<h2 class="asker">${isOurs ? html`<a href=${to("runs", wait.run_id)} title=${wait.run_id}>${brief(wait.title ?? "A run")}</a>` : html`<span>${brief(wait.title ?? "A run of another tenant")}</span>`}
     ${isOurs && may("approve") && approvals.length > 1 && html`<span class="row"><button onClick=${() => all("once")}>Allow all ${approvals.length} once</button><button class="danger" onClick=${() => all("deny")}>Deny all</button></span>`}${said && html`<span role="status">${visible(said)}</span>`}</h2>`;
 }
 
@@ -82,8 +67,8 @@ function History() {
   return html`<${Notice} error=${error} />${rows?.length > 0 && html`<section class="panel"><header><h2>History</h2></header><div class="scroll"><table aria-label="Closed questions">
     <thead><tr><th>Outcome</th><th>What was asked</th><th>Run</th><th>By</th><th>Why</th><th>Permits from now on</th><th class="num">Waited</th><th class="num">Age</th></tr></thead>
     <tbody>${rows.map((each) => html`<tr key=${each.id}><td><${State} of=${each.outcome} /></td>
-      <td><span class="mono">${brief(each.tool)}</span> ${brief(each.command ?? each.question ?? each.description)}</td><td class="mono nowrap"><a href=${to("runs", each.run_id)}>${short(each.run_id)}</a> ${visible(each.call)}</td>
-      <td>${brief(each.by ?? "–")}</td><td>${brief(each.reason ?? "")}</td><td>${each.permits !== null && html`<span class="mono">${brief(each.permits)}</span> ${PERMITTED[each.outcome]}`}</td>
+      <td><span class="mono">${brief(each.tool)}</span> ${brief(each.command ?? each.question ?? each.description)}</td><td><a class="one" href=${to("runs", each.run_id)} title=${each.run_id}>${brief(each.title ?? short(each.run_id))}</a></td>
+      <td class="nowrap">${brief(each.by ?? "–")}</td><td>${brief(each.reason ?? "")}</td><td>${each.permits !== null && html`<span class="mono">${brief(each.permits)}</span> ${PERMITTED[each.outcome]}`}</td>
       <td class="num">${span(each.closed_at - each.created_at)}</td><td class="num"><${Ago} at=${each.closed_at} /></td></tr>`)}</tbody></table></div><${Older} more=${more} /></section>`}`;
 }
 
@@ -139,19 +124,19 @@ export function Waiting({ wait, again, told, mine, isTitled, isHere }) {
       setChanged(visibleJson(JSON.parse(call.function.arguments)));
     } catch (refusal) { setSaid(refusal.message); }
   };
-  const isOurs = wait.tenant === user().tenant, title = useTitle(wait.run_id, isOurs && !isTitled && !isHere);
+  const isOurs = wait.tenant === user().tenant;
   const mayAnswer = isOurs && (isApproval ? may("approve") : may("runs:write"));
   const keys = wait.pattern_keys?.length ? wait.pattern_keys : wait.pattern_key ? [wait.pattern_key] : [];
   const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
   return html`<article class="ask" tabindex="-1" aria-label=${`${wait.kind} of ${wait.run_id}`}>
     <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
-      ${!isTitled && !isHere && isOurs && html`<a href=${to("runs", wait.run_id)}>${brief(title ?? short(wait.run_id))}</a>`}${!isOurs && html`<span class="mono">${short(wait.run_id)}</span><span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
+      ${!isTitled && !isHere && isOurs && html`<a href=${to("runs", wait.run_id)} title=${wait.run_id}>${brief(wait.title ?? short(wait.run_id))}</a>`}${!isOurs && html`<span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
       <span class="soft mono" title="What this question is called in chats">${wait.code}</span><span class="soft">waits <${Ago} at=${wait.created_at} />${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
     ${wait.description && html`<p><span class="soft">Why it is asked: </span>${visible(wait.description)}</p>`}
     ${keys.length > 0 && html`<p class="dangers">${keys.map((key) => html`<span class="tag bad">${visible(key)}</span>`)}</p>`}
     <${Asked} wait=${wait} />
     ${wait.question && html`<${Text} of=${wait.question} whole />`}
-    ${isApproval && keys.length > 0 && choices.includes("always") && html`<p class="soft">Allowed in the session or always, nobody is asked about <span class="mono">${visible(keys.join("; "))}</span> any more.</p>`}
+    ${isApproval && keys.length > 0 && choices.includes("always") && html`<p class="soft">Allowed in the session or always, nobody is asked about ${keys.length > 1 ? "these" : "this"} any more.</p>`}
     ${mayAnswer && html`<p class="soft">${isApproval ? "On no, it does not run: the agent reads your reason and goes on without it." : "Your words go to the agent as they are."}${wait.expires_at ? ` Without an answer ${isApproval ? "it is denied" : "the agent goes on"} ${age(wait.expires_at)}.` : " Without an answer it waits."}</p>`}
     ${!isOurs && html`<p class="soft">A key of the tenant ${brief(wait.tenant)} answers this.</p>`}
     ${mayAnswer && isApproval && html`<div class="row">

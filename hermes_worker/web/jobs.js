@@ -1,5 +1,5 @@
 // Jobs: their coming slots, what became of past ones, and writing one.
-import { Ago, ask, brief, Confirm, Dialog, Empty, html, Notice, number, short, State, to, useCalm, useEffect, useField, useState, visible, when } from "./core.js";
+import { Ago, ask, brief, Confirm, Dialog, Empty, html, Notice, number, State, to, useCalm, useEffect, useField, useState, visible, when } from "./core.js";
 import { usePoll } from "./live.js";
 import { useActions } from "./operations.js";
 
@@ -24,14 +24,13 @@ function Calendar() {
 }
 
 /** What became of a job's slots. */
-function Ledger({ job }) {
+function Ledger({ job, name }) {
   const { data, error } = usePoll(() => ask("GET", `api/jobs/${encodeURIComponent(job)}/history`, { params: { limit: 100 } }), 5000, [job], { lists: ["jobs", "runs"], leastMs: 1000 });
   if (!data) return html`<${Notice} error=${error} />`;
-  return html`<section class="panel"><header><h2>Slots of <span class="mono">${brief(job)}</span></h2><span class="grow"></span><a href="#/schedule">Close</a></header><${Notice} error=${error} />
+  return html`<section class="panel"><header><h2>Slots of ${brief(name ?? job)}</h2><span class="grow"></span><a href="#/schedule">Close</a></header><${Notice} error=${error} />
     ${!data.firings.length && html`<div class="empty">None of its slots has come.</div>`}
-    ${data.firings.length > 0 && html`<div class="scroll"><table aria-label="What became of its slots"><thead><tr><th>Outcome</th><th>Slot</th><th>Run</th><th>Its state</th><th>Why</th></tr></thead>
-      <tbody>${data.firings.map((each) => html`<tr key=${each.slot}><td><${State} of=${each.outcome} /></td><td class="nowrap">${when(each.slot)}</td><td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a>` : "–"}</td>
-        <td>${each.run_status && html`<${State} of=${each.run_status} />`}</td><td>${brief(each.reason ?? each.remark ?? "")}</td></tr>`)}</tbody></table></div>`}</section>`;
+    ${data.firings.length > 0 && html`<div class="scroll"><table aria-label="What became of its slots"><thead><tr><th>Outcome</th><th>Slot</th><th>Run</th><th>Why</th></tr></thead>
+      <tbody>${data.firings.map((each) => html`<tr key=${each.slot}><td><${State} of=${each.outcome} /></td><td class="nowrap">${when(each.slot)}</td><td>${each.run_status && html`<${State} of=${each.run_status} /> `}${each.run_id ? html`<a href=${to("runs", each.run_id)} title=${each.run_id}>Open</a>` : "–"}</td><td>${brief(each.reason ?? each.remark ?? "")}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 export function Schedule({ query }) {
@@ -42,12 +41,12 @@ export function Schedule({ query }) {
   const edited = query.get("edit"), close = () => { setEditing(null); if (edited) location.hash = "#/schedule"; again(); };
   const chosen = editing ?? (edited === "new" ? {} : data?.jobs.find((job) => job.id === edited));
   return html`<header><h1>Schedule</h1><span class="grow"></span><button class="main" onClick=${() => setEditing({})}>New job</button></header>${chosen && html`<${Editor} key=${chosen.id ?? "new"} job=${chosen} close=${close} />`}
-    ${ending && html`<${Confirm} title="Forget this job?" yes=${() => { act("DELETE", `api/jobs/${ending.id}`); setEnding(null); }} no=${() => setEnding(null)}><p>${brief(ending.name)} does not run any more. Its history is kept.</p></${Confirm}>`}<${Notice} error=${error ?? refusal} />${query.get("job") && html`<${Ledger} job=${query.get("job")} />`}<${Calendar} />
+    ${ending && html`<${Confirm} title="Forget this job?" yes=${() => { act("DELETE", `api/jobs/${ending.id}`); setEnding(null); }} no=${() => setEnding(null)}><p>${brief(ending.name)} does not run any more. Its history is kept.</p></${Confirm}>`}<${Notice} error=${error ?? refusal} />${query.get("job") && html`<${Ledger} job=${query.get("job")} name=${data?.jobs.find((job) => job.id === query.get("job"))?.name} />`}<${Calendar} />
     <section class="panel">${data && !data.jobs.length && html`<${Empty} next=${html`<button class="main" onClick=${() => setEditing({})}>Make the first one</button>`}>There is no job.</${Empty}>`}
     ${data?.jobs.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Job</th><th>When</th><th class="nowrap">Next</th><th>Last</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${data.jobs.map((job) => html`<tr key=${job.id}><td><${State} of=${job.state ?? (job.enabled ? "scheduled" : "paused")} /></td>
         <td><a href=${`#/schedule?job=${encodeURIComponent(job.id)}`}><span class="one">${brief(job.name)}</span></a><span class="line soft">${brief(job.prompt)}</span></td>
-        <td class="mono nowrap">${brief(job.schedule_display ?? JSON.stringify(job.schedule))}</td><td class="nowrap">${at(job.next_run_at)}</td><td>${at(job.last_run_at)} ${brief(job.last_status ?? "")}</td>
+        <td class="mono nowrap">${brief(job.schedule_display ?? JSON.stringify(job.schedule))}</td><td class="nowrap">${at(job.next_run_at)}</td><td class="nowrap">${job.last_status && html`<${State} of=${job.last_status} /> `}${at(job.last_run_at)}</td>
         <td class="actions"><a href=${`#/runs?job=${encodeURIComponent(job.id)}`}>Its runs</a> <button onClick=${() => setEditing(job)}>Change</button> <button onClick=${() => act("POST", `api/jobs/${job.id}/run`)}>Run now</button>
           ${job.enabled ? html`<button onClick=${() => act("POST", `api/jobs/${job.id}/pause`)}>Pause</button>` : html`<button onClick=${() => act("POST", `api/jobs/${job.id}/resume`)}>Go on</button>`} <button class="danger" onClick=${() => setEnding(job)}>Forget</button></td></tr>`)}</tbody></table></div>`}</section>`;
 }
@@ -73,14 +72,14 @@ const EXAMPLES = ["every 30m", "0 9 * * 1-5", "every day at 9am", "2027-01-01T09
 function Editor({ job, close }) {
   const isNew = !job.id, name = useField(job.name ?? ""), prompt = useField(job.prompt ?? ""), model = useField(job.model ?? "");
   const schedule = useField(job.schedule_display ?? ""), deliver = useField(job.deliver && job.deliver !== "local" ? job.deliver : ""), cost = useField(job.cost_usd_max ?? "");
-  const zone = useField(job.schedule?.timezone ?? Intl.DateTimeFormat().resolvedOptions().timeZone ?? "UTC"), workspace = useField(job.workdir ?? "");
+  const zone = useField(job.schedule?.timezone ?? Intl.DateTimeFormat().resolvedOptions().timeZone ?? "UTC");
   const [error, setError] = useState(null);
   const send = async (event) => {
     event.preventDefault();
     const body = { name: name.value.trim(), prompt: prompt.value };
     // A text as it is shown need not be one that can be read: what was not changed stays as it is.
     if (isNew || schedule.value !== (job.schedule_display ?? "")) Object.assign(body, { schedule: schedule.value.trim(), timezone: zone.value.trim() || "UTC" });
-    for (const [key, field, was] of [["model", model, job.model], ["deliver", deliver, job.deliver], ["workspace", workspace, job.workdir], ["cost_usd_max", cost, job.cost_usd_max]]) {
+    for (const [key, field, was] of [["model", model, job.model], ["deliver", deliver, job.deliver], ["cost_usd_max", cost, job.cost_usd_max]]) {
       const value = String(field.value ?? "").trim();
       if (value && value !== was) body[key] = value;
     }
@@ -99,7 +98,6 @@ function Editor({ job, close }) {
     <details><summary class="soft">With what, and where the answer goes</summary>
       <label for="job-deliver">Send the answer to</label><input id="job-deliver" class="whole" placeholder="telegram:123, email:me@example.org" ...${deliver.bind} />
       <label for="job-model">Model</label><input id="job-model" class="whole" placeholder="the usual one" ...${model.bind} />
-      <label for="job-workspace">Workspace</label><input id="job-workspace" class="whole" placeholder="/path/on/the/server" ...${workspace.bind} />
       <label for="job-cost">A run costs at most ($)</label><input id="job-cost" class="whole" ...${cost.bind} /></details>
     <div class="row"><button class="main">${isNew ? "Make it" : "Save"}</button><button type="button" onClick=${dismiss}>Leave it</button></div></form>`; }}</${Dialog}>`;
 }

@@ -108,7 +108,7 @@ export function usePoll(read, everyMs, deps, { lists = [], leastMs = 0, calmMs =
       } catch (error) {
         if (isOver || mine !== turn) return;
         setState((last) => ({ data: last.data, error }));
-        return wait(everyMs);
+        return wait(error.status === 404 ? calmMs : everyMs);
       }
       if (changedAt > at) again(0);
       else wait(usualMs());

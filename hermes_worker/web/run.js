@@ -1,5 +1,5 @@
 // One run: its conversation as it is written, what took its time, its tree, its calls, and what can be done with it.
-import { Ago, ask, brief, bytes, clock, Confirm, dollars, Gap, html, may, money, Notice, number, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
+import { Ago, ask, brief, bytes, clock, Confirm, dollars, Gap, html, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
 import { usePoll } from "./live.js";
 import { Choosing, Forking } from "./compare.js";
 import { Conversation, Story } from "./conversation.js";
@@ -140,12 +140,7 @@ export function Run({ id }) {
   }, [id, hasBegun, isOver]);
   const download = async () => {
     try {
-      const result = await ask("GET", `v1/runs/${id}/result`);
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([JSON.stringify(result, null, 2)], { type: "application/json" }));
-      link.download = `${id}.json`;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      save(`${id}.json`, JSON.stringify(await ask("GET", `v1/runs/${id}/result`), null, 2));
       setFailure(null);
     } catch (refusal) { setFailure(refusal); }
   };

@@ -8,7 +8,7 @@ const STATUSES = [...OPEN, "completed", "failed", "cancelled", "expired"];
 const SOURCES = [["api", "API"], ["cli", "command line"], ["cron", "job"], ["webhook", "webhook"], ["evaluation", "evaluation"]];
 // What somebody asked for. What a run did for itself stands below it, and is listed when it is asked for.
 const ASKED = ["request", "job", "follow_up"];
-const KINDS = [["every", "everything"], ["job", "scheduled"], ["child", "children"], ["follow_up", "background answers"], ["review", "reviews"]];
+const KINDS = [["every", "everything"], ["job", "scheduled"], ["child", "children"], ["follow_up", "background answers"], ["review", "reviews"], ["evaluation", "evaluations"]];
 const SHOWN_MAX = 400; // of an answer: a line of a list shows less
 const ENDED_BADLY = ["failed", "cancelled", "expired"];
 
@@ -21,7 +21,7 @@ function Why({ id }) {
 
 const WAITS = ["queued", "waiting_for_approval", "waiting_for_input", "waiting_for_children", "waiting_for_capacity", "paused"];
 
-const MARKED = { __proto__: null, review: "review", child: "child", job: "scheduled", follow_up: "background" };
+const MARKED = { __proto__: null, review: "review", evaluation: "evaluation", child: "child", job: "scheduled", follow_up: "background" };
 
 /** Runs by what was asked. What one delegated is opened below it. */
 export function RunTable({ runs, picked, pick, onEnd, onSeen, empty }) {
@@ -42,7 +42,8 @@ export function RunTable({ runs, picked, pick, onEnd, onSeen, empty }) {
       ${pick && html`<td class="choose"><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
       <td class="what" style=${level ? { paddingLeft: `${1 + level * 1.2}rem` } : undefined}><a class="one" href=${to("runs", run.run_id)} title=${run.run_id}>${level > 0 && "└ "}${brief(run.title ?? run.output ?? run.error ?? "A run without words")}</a>
         <span class="line">${MARKED[run.kind] && html`<span class="tag">${MARKED[run.kind]}</span>`}${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span>
-          ${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${number(run.delegated)} ${run.delegated === 1 ? "child" : "children"}</button>`}</span></td>
+          ${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${number(run.delegated)} ${run.delegated === 1 ? "child" : "children"}</button>`}</span>
+        ${run.status === "failed" && run.error && html`<span class="line bad" title=${brief(run.error)}>${brief(run.error)}</span>`}</td>
       <td><${State} of=${run.status} />${WAITS.includes(run.status) && html`<${Why} id=${run.run_id} />`}</td>
       <td class="where">${run.session_title && run.session_title !== run.title && html`<span class="one soft">${brief(run.session_title)}</span>`}<span class="id">${short(run.run_id)}</span></td>
       <td class="num">${run.iteration}<span class="of">/${run.iterations_max}</span></td>
@@ -58,9 +59,9 @@ export function RunTable({ runs, picked, pick, onEnd, onSeen, empty }) {
 async function readNow() {
   const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
   const [open, waits, failed, spend] = await Promise.all([
-    ask("GET", "v1/runs", { params: { status: OPEN, limit: 100, output_chars: SHOWN_MAX } }),
+    ask("GET", "v1/runs", { params: { status: OPEN, kind: [...ASKED, "child"], limit: 100, output_chars: SHOWN_MAX } }),
     ask("GET", "v1/approvals", { params: { limit: 100, ...everybodys() } }),
-    ask("GET", "v1/runs", { params: { created_after: midnight, status: "failed", limit: 100, output_chars: 0 } }),
+    ask("GET", "v1/runs", { params: { created_after: midnight, status: "failed", kind: ASKED, limit: 100, output_chars: 0 } }),
     ask("GET", "v1/spend", { params: { by: "day", created_after: midnight, max_age_s: 10 } }),
   ]);
   return { open, waits: waits.data, failed, spent: spend.data.reduce((sum, day) => sum + (day.cost_usd ?? 0), 0) };
@@ -70,19 +71,19 @@ export function Now() {
   const { data, error, again } = usePoll(readNow, 1500, [], { lists: ["runs", "approvals"], leastMs: 1000 });
   if (!data) return html`<header><h1>Now</h1></header><${Notice} error=${error} />`;
   const of = (...statuses) => data.open.data.filter((run) => statuses.includes(run.status)).length;
-  const more = (page) => (page.has_more ? "+" : "");
+  const more = (page) => (page.has_more ? "+" : ""), asked = data.open.data.filter((run) => run.kind !== "child"), below = data.open.data.length - asked.length;
   return html`<header><h1>Now</h1></header><${Notice} error=${error} />
     <div class="cards">
       <div class="card"><b>${of("running", "stopping")}${more(data.open)}</b><span>at work</span></div>
       <div class="card"><b>${of("queued", "waiting_for_capacity")}${more(data.open)}</b><span>wait for a worker</span></div>
-      <div class="card"><b>${data.waits.length}</b><span>need a person</span></div>
-      <div class="card"><b>${data.failed.data.length}${more(data.failed)}</b><span>failed today</span></div>
+      <a class="card" href="#/inbox"><b>${data.waits.length}</b><span>need a person</span></a>
+      <a class="card" href="#/runs?status=failed&hours=24"><b>${data.failed.data.length}${more(data.failed)}</b><span>failed today</span></a>
       <div class="card"><b>${dollars(data.spent)}</b><span>spent by today's runs</span></div>
     </div>
     ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>
       ${data.waits.slice(0, 5).map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
-    <section class="panel"><header><h2>At work and waiting</h2><span class="grow"></span><a href="#/runs">All runs</a></header>
-      <${RunTable} runs=${data.open.data} /></section>`;
+    <section class="panel"><header><h2>At work and waiting</h2><span class="grow"></span>${below > 0 && html`<a href="#/runs?status=open&kind=child">${number(below)} delegated</a>`}<a href="#/runs">All runs</a></header>
+      <${RunTable} runs=${asked} empty=${below > 0 && "What runs delegated is still at work."} /></section>`;
 }
 
 /** A filter whose text is the user's: the address follows it, and nothing changes it back. */
@@ -284,6 +285,7 @@ function Batch({ runs, picked, query, done }) {
   };
   if (!may("runs:write")) return null;
   return html`<div class="row">${outcome && html`<span role="status" class="soft">${visible(outcome)}</span>`}
+    ${chosen.length === 2 && html`<a class="button" href=${to("compare", chosen[1].run_id, chosen[0].run_id)}>Compare 2</a>`}
     <button disabled=${!openOnes.length} onClick=${() => setPlan({ verb: "stop", runs: openOnes })}>Stop ${openOnes.length || ""}</button>
     <button disabled=${!endedOnes.length} onClick=${() => setPlan({ verb: "retry", runs: endedOnes })}>Retry ${endedOnes.length || ""}</button>
     <button disabled=${!fitting} onClick=${planAll}>Stop all that fit</button>

@@ -1,5 +1,5 @@
 // Conversations: the list, one of them as it goes on, and the next thing to say in it.
-import { Ago, ask, brief, dollars, Empty, html, may, Notice, number, State, to, useEffect, useField, useMemo, useRef, useState, visible } from "./core.js";
+import { Ago, ask, brief, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible } from "./core.js";
 import { usePoll } from "./live.js";
 import { Conversation } from "./conversation.js";
 import { ENDED, useStory } from "./run.js";
@@ -53,9 +53,9 @@ function part(file) {
   });
 }
 
-/** What is said becomes a run. A new conversation may choose where and with what. */
+/** What is said becomes a run. Which directory it works in, a person at the machine says: a browser may not. */
 export function Say({ session, said }) {
-  const text = useField(), model = useField(), workspace = useField(), cost = useField();
+  const text = useField(), model = useField(), cost = useField();
   const [skills, setSkills] = useState([]), [offered, setOffered] = useState(null), [files, setFiles] = useState([]);
   const [error, setError] = useState(null), [isBusy, setBusy] = useState(false);
   const opened = (event) => { if (event.target.open && !offered) ask("GET", "v1/skills").then((found) => setOffered(found.data), () => setOffered([])); };
@@ -68,7 +68,6 @@ export function Say({ session, said }) {
       const body = { input: parts.length ? [{ role: "user", content: [{ type: "text", text: text.value }, ...parts] }] : text.value };
       if (session) body.session_id = session;
       if (model.value.trim()) body.model = model.value.trim();
-      if (!session && workspace.value.trim()) body.workspace = workspace.value.trim();
       if (Number(cost.value) > 0) body.max_cost_usd = Number(cost.value);
       if (skills.length) body.skills = skills;
       const made = await ask("POST", "v1/runs", { body });
@@ -89,7 +88,6 @@ export function Say({ session, said }) {
       ${files.map((file) => html`<span class="tag">${visible(file.name)}</span>`)}${files.length > 0 && html`<button type="button" class="plain" onClick=${() => setFiles([])}>Without them</button>`}</div>
     <details onToggle=${opened}><summary class="soft">With what</summary><div class="filters">
       <div><label for="say-model">Model</label><input id="say-model" placeholder="the usual one" ...${model.bind} /></div>
-      ${!session && html`<div><label for="say-workspace">Workspace</label><input id="say-workspace" placeholder="/path/on/the/server" ...${workspace.bind} /></div>`}
       <div><label for="say-cost">At most ($)</label><input id="say-cost" type="number" min="0" step="any" ...${cost.bind} /></div>
       ${offered?.length > 0 && html`<div><label for="say-skills">Skills</label><select id="say-skills" multiple size="3" onChange=${(event) => setSkills([...event.target.selectedOptions].map((each) => each.value))}>${offered.map((each) => html`<option key=${each.name} value=${each.name}>${brief(each.name)}</option>`)}</select></div>`}</div></details></form></section>`;
 }
@@ -141,7 +139,7 @@ export function itemsOf(messages, runs, calls, decisions) {
     else if (text || message.reasoning_content || message.reasoning || !message.tool_calls?.length) items.push({ kind: "agent", at, text, thought: message.reasoning_content ?? message.reasoning ?? "", message });
     for (const [position, call] of (message.tool_calls ?? []).entries()) {
       const row = rows.get(`${message.id} ${position}`), tool = call.function?.name;
-      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", row, run: row?.run_id, call: row?.call, state: row?.status ?? "",
+      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row?.status ?? "",
         took: row?.claimed_at && row?.settled_at ? row.settled_at - row.claimed_at : 0 };
       items.push(item);
       open.set(call.id, item);
@@ -199,13 +197,18 @@ export function Session({ id, query }) {
     try { await ask("PATCH", `api/sessions/${encodeURIComponent(id)}`, { body }); setFailure(null); } catch (wrong) { setFailure(wrong); }
     again();
   };
+  const last = data?.runs[0];
+  const repeat = async () => {
+    try { await ask("POST", `v1/runs/${last.run_id}/retry`); setFailure(null); } catch (wrong) { setFailure(wrong); }
+    again();
+  };
   // A copy may end where a turn does, and not between a call and its result.
   const tools = may("runs:write") ? ({ message }) => message && !message.tool_calls?.length && html`<button class="plain onhover" onClick=${() => fork(message.id)}>Fork here</button>` : null;
   const session = data?.session, waiting = data?.waits.filter((wait) => !present.some((item) => item.wait?.wait_id === wait.id)).map((wait) => ({ kind: "question", at: wait.created_at, isApproval: wait.kind === "approval", wait: { ...wait, wait_id: wait.id } })) ?? [];
   return html`<header><h1>${visible(session?.title || (session ? "A conversation" : ""))} <small class="soft mono">${visible(id)}</small></h1>${atWork && html`<${State} of=${atWork.status} />`}
       ${session?.parent_session_id && html`<span class="soft">from <a href=${to("sessions", session.parent_session_id)}>${brief(session.parent_session_id)}</a></span>`}
-      <span class="grow"></span>${may("runs:write") && html`<button onClick=${() => setNaming(session?.title ?? "")}>Rename</button><button onClick=${() => fork()}>Fork</button>
-      <button onClick=${() => change({ archived: !session?.archived_at })}>${session?.archived_at ? "Bring back" : "Put away"}</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
+      <span class="grow"></span>${may("runs:write") && html`<button onClick=${() => setNaming(session?.title ?? "")}>Rename</button><button onClick=${() => fork()}>Fork</button>${last && ENDED.includes(last.status) && html`<button onClick=${repeat}>Retry the last turn</button>`}
+      <button onClick=${() => change({ archived: !session?.archived_at })}>${session?.archived_at ? "Bring back" : "Put away"}</button>`}${data && html`<button onClick=${() => save(`${id}.jsonl`, `${JSON.stringify({ ...session, messages: data.messages })}\n`)}>Export</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
     <${Notice} error=${error ?? refusal ?? failure} />
     ${naming !== null && html`<form class="row" onSubmit=${(event) => { event.preventDefault(); change({ title: naming }); setNaming(null); }}><input class="grow" aria-label="Title" maxlength="80" value=${naming} onInput=${(event) => setNaming(event.target.value)} /><button class="main">Save</button><button type="button" onClick=${() => setNaming(null)}>Leave it</button></form>`}
     <section class="panel">${session && html`<header><span class="soft">${number(session.message_count)} messages, ${number(session.tool_call_count)} calls, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>

@@ -49,7 +49,7 @@ export function Timeline({ run, story, open }) {
     <div class="pad"><${Minimap} spans=${spans} first=${first} width=${width} open=${open} />
       <div class="row legend">${sums.map(([kind, seconds]) => html`<span key=${kind}><i class=${`span ${kind}`}></i>${WORDS[kind]} ${span(seconds)}</span>`)}</div></div>
     <${LongTable} rows=${spans} columns="3" label="What took the time" head=${html`<tr><th>What</th><th class="num">Took</th><th>When</th></tr>`}
-      row=${(each, n) => html`<tr key=${n} data-n=${n} aria-rowindex=${n + 2}><td class="nowrap">${each.item ? html`<button class="plain link" onClick=${() => open(each)}>${WORDS[each.kind]}</button>` : WORDS[each.kind]} <span class="soft mono">${visible(each.label).slice(0, 60)}</span></td>
+      row=${(each, n) => html`<tr key=${n} data-n=${n} aria-rowindex=${n + 2}><td class="nowrap">${each.item ? html`<button class="plain link" onClick=${() => open(each)}>${WORDS[each.kind]}</button>` : WORDS[each.kind]} ${each.kind !== "children" && html`<span class="soft mono">${visible(each.label).slice(0, 60)}</span>`}</td>
         <td class="num">${each.kind === "retry" ? "" : span(each.to - each.from)}${each.isOpen ? " …" : ""}</td>
         <td class="wide"><div class="lane" title=${`${clock(each.from)}, ${span(each.to - each.from)}${each.first ? `, the first word after ${span(each.first - each.from)}` : ""}`}>
           <i class=${`span ${each.isBad ? "bad" : each.kind}`} style=${{ left: part(each.from - first, width), width: part(each.to - each.from, width) }}></i>

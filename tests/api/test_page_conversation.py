@@ -95,7 +95,7 @@ def test_a_session_reads_as_a_conversation(api: Served, store: Store, visit: Vis
     ]
     assert "2 items, 1 in progress" in words[0]
     assert "pytest -q tests/test_orders.py" in words[1]
-    assert "src/orders.py +1 −1" in words[2]
+    assert "src/orders.py +1 -1" in words[2]
     calls.nth(1).click()
     talk.get_by_text("exit code 1").wait_for()
     assert "1 failed, 1 passed" in talk.locator("pre").first.inner_text() + talk.locator(".call").nth(1).inner_text()
