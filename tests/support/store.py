@@ -247,14 +247,13 @@ class Store:
         With ``nobody_swept`` the sweeper was away as well: the database was down.
         """
         with self.database.write() as connection:
-            for table in metadata.sorted_tables:
-                times = [column for column in table.c if isinstance(column.type, sa.Double)]
-                times = [column for column in times if column.name not in ("idle_s_max", "watched_until", "tokens")]
-                if table in (audit_log, tenant_shares) or (table is maintenance and not nobody_swept):
-                    continue
-                if times:
-                    which = table.c.name != CLOCK if table is maintenance else sa.true()
-                    connection.execute(sa.update(table).where(which).values({c.name: c - seconds for c in times}))
+            if self.database.is_sqlite:
+                for change in _TIMES.values():
+                    connection.exec_driver_sql(change.format(seconds))
+            else:
+                connection.exec_driver_sql(_AGE_ROWS.format(seconds))
+            if nobody_swept:
+                connection.exec_driver_sql(_NOBODY_SWEPT.format(seconds))
             for row in connection.execute(sa.select(workers.c.pk, workers.c.watermarks)).all():
                 marks = {queue: at - seconds for queue, at in json.loads(row.watermarks).items()}
                 connection.execute(
@@ -284,6 +283,23 @@ class Store:
             pk = connection.execute(sa.select(runs.c.pk).where(runs.c.run_id == run_id)).scalar_one()
             key = table.c.pk if table is runs else table.c.run_pk
             connection.execute(sa.update(table).where(key == pk).values(**values))
+
+
+def _write_change(table: sa.Table) -> str:
+    """Write the statement that moves all times of ``table`` into the past by so many seconds; "" if it has none."""
+    times = [column.name for column in table.c if isinstance(column.type, sa.Double)]
+    moved = [f"{name} = {name} - {{0!r}}" for name in times if name not in ("idle_s_max", "watched_until", "tokens")]
+    return f"update {table.name} set {', '.join(moved)}" if moved else ""
+
+
+# As texts: to build the statements of sixty tables anew took ten times as long as a sweep.
+_AGING = [table for table in metadata.tables.values() if table not in (audit_log, tenant_shares, maintenance)]
+_TIMES = {table.name: change for table in _AGING if (change := _write_change(table))}
+_NOBODY_SWEPT = f"{_write_change(maintenance)} where name <> '{CLOCK}'"
+# Only where there are rows: on PostgreSQL most of the time would be spent on plans for tables that hold none.
+_AGE_ROWS = "do $$ begin {} end $$".format(
+    " ".join(f"if pg_relation_size('{name}') > 0 then {change}; end if;" for name, change in _TIMES.items())
+)
 
 
 def prepared(statement: Any) -> Prepared[Any, Any]:
