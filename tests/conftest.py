@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from functools import cache
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -97,11 +98,15 @@ _LONG = ("e2e", "faults", "simulation")
 """Folders of tests that take seconds each."""
 
 
+@cache
+def _is_in_long_folder(path: Path) -> bool:
+    return any(path.is_relative_to(TESTS / name) for name in _LONG)
+
+
 def _deal_long_tests_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """xdist gives each worker a stretch of the list, and lets who is done take from the end of another's. So each
     stretch begins with its share of the files of long tests, and what is left for the end is short."""
-    folders = {TESTS / name for name in _LONG}
-    long = [item for item in items if _patience_s(item) or not folders.isdisjoint(item.path.parents)]
+    long = [item for item in items if _patience_s(item) or _is_in_long_folder(item.path)]
     is_long = set(map(id, long))
     short = iter([item for item in items if id(item) not in is_long])
     dealt: list[pytest.Item] = []

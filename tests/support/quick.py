@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,7 @@ _FORBIDDEN = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os
 """Audit events of a process that is started and of a socket that gets an address."""
 
 
+@cache
 def holds_quick_tests(path: Path) -> bool:
     """Whether a folder or file below ``tests`` is in the ring, or leads to something that is."""
     if path == TESTS or not path.is_relative_to(TESTS):
@@ -88,11 +90,16 @@ def holds_quick_tests(path: Path) -> bool:
 
 
 def is_quick(item: pytest.Item) -> bool:
+    if not _is_quick_file(item.path) or _DEAR.search(item.nodeid):
+        return False
     if any(item.get_closest_marker(name) for name in ("slow", "machine", "nightly")):
         return False
-    if not item.path.is_relative_to(TESTS) or _DEAR.search(item.nodeid):
-        return False
-    return holds_quick_tests(item.path) and _SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
+    return _SERVERS.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@cache
+def _is_quick_file(path: Path) -> bool:
+    return path.is_relative_to(TESTS) and holds_quick_tests(path)
 
 
 def refuse_processes_and_servers() -> None:
