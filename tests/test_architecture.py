@@ -23,6 +23,8 @@ import pytest
 
 from hermes_worker.features import FEATURES
 
+pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hermes_worker"
 

@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 from support.documents import load_maker
 
+pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")
 RULES = (ROOT / "tests" / "dispatch_rules.md").read_text(encoding="utf-8") + "\n"

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 import yaml
 from support.commandline import find_command
 
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
+
+pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hermes_worker"

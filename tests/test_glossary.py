@@ -15,6 +15,8 @@ from support.documents import load_maker
 
 from hermes_worker.cli.entry import commands
 
+pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
+
 ROOT = Path(__file__).resolve().parent.parent
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 WORDS = ARCHITECTURE.partition("\n## Words\n")[2]

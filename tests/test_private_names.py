@@ -340,6 +340,7 @@ def test_a_private_name_is_still_what_we_take_it_for(row: PrivateName) -> None:
     assert said is None, said
 
 
+@pytest.mark.nightly
 def test_every_private_name_that_we_use_is_in_the_table() -> None:
     unknown = [f"{use.name} in {use.file}" for use in sorted(uses() - in_table())]
     assert unknown == [], "private names of libraries: find a public way, or add a row to TABLE"

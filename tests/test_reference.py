@@ -10,6 +10,8 @@ import click
 import pytest
 from support.documents import load_maker
 
+pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
+
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 

@@ -13,6 +13,7 @@ from benchmarks.resume.outside import Outside
 from benchmarks.resume.suite import SYSTEMS, Bench, System, run_experiment, summarise
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_our_worker_pays_once_after_a_kill() -> None:
     [system] = [one for one in SYSTEMS if one.name == "hermes-sqlite"]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
+
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULES_MAX = {

@@ -44,7 +44,6 @@ QUICK = (
     "scheduler/test_slot_policy.py",
     "simulation",
     "tasks/test_turnstile.py",
-    "test_documents.py",
     "test_settings.py",
     "tools/test_command_output.py",
     "tools/test_fuzzy.py",
