@@ -6,20 +6,16 @@ The standard library and the libraries are those of Linux: only our own modules 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.commandline import CommandLine, Finished
 
 from hermes_worker.system.platforms import find_refusal, find_support
 
 _ELSEWHERE = """
 import json, os, signal, sys
 platform, python, arguments = sys.argv[1], tuple(json.loads(sys.argv[2])), sys.argv[3:]
-import anyio.abc, anyio.from_thread, celery, httpx2, redis
-import hermes_worker.cli.doctor, hermes_worker.client, hermes_worker.wiring
 for name in [name for name in sys.modules if name.partition(".")[0] in ("hermes_worker", "scheduler")]:
     del sys.modules[name]
 UNIX = ("fork geteuid getuid getgid getsid register_at_fork killpg setsid pread uname WNOHANG O_CLOEXEC O_NOFOLLOW "
@@ -47,30 +43,22 @@ else:
 """
 
 
-def elsewhere(
-    home: Path, platform: str, *arguments: str, python: tuple[int, int] = (3, 13)
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE, platform, json.dumps(python), *arguments],
-        env={"PATH": os.environ["PATH"], "HERMES_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+def elsewhere(home: Path, platform: str, *arguments: str, python: tuple[int, int] = (3, 13)) -> Finished:
+    return CommandLine(home)("-c", _ELSEWHERE, platform, json.dumps(python), *arguments)
 
 
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["client"]])
 def test_help_and_the_client_work_everywhere(tmp_path: Path, platform: str, words: list[str]) -> None:
     done = elsewhere(tmp_path, platform, *words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    assert done.code == 0, done.err
+    assert done.out.strip()
 
 
 def test_doctor_on_windows_says_what_to_do_and_nothing_more(tmp_path: Path) -> None:
     done = elsewhere(tmp_path, "win32", "doctor", "--json")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 1, done.stderr
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert done.code == 1, done.err
     assert [each["subject"] for each in found] == ["settings", "system"]
     assert found[-1]["grade"] == "broken"
     assert "WSL2" in found[-1]["text"]
@@ -78,8 +66,8 @@ def test_doctor_on_windows_says_what_to_do_and_nothing_more(tmp_path: Path) -> N
 
 def test_doctor_on_macos_says_what_is_not_confined_and_goes_on(tmp_path: Path) -> None:
     done = elsewhere(tmp_path, "darwin", "doctor", "--json")
-    found = {each["subject"]: each for each in map(json.loads, done.stdout.splitlines())}
-    assert found["system"]["grade"] == "note", done.stderr
+    found = {each["subject"]: each for each in map(json.loads, done.out.splitlines())}
+    assert found["system"]["grade"] == "note", done.err
     assert "not confined" in found["system"]["text"]
     assert "Linux only" in found["sandbox"]["text"]
     assert found["database"]["grade"] == "ok"
@@ -87,16 +75,16 @@ def test_doctor_on_macos_says_what_is_not_confined_and_goes_on(tmp_path: Path) -
 
 def test_an_old_python_on_macos_is_refused_before_it_fails(tmp_path: Path) -> None:
     done = elsewhere(tmp_path, "darwin", "run", "hello", python=(3, 12))
-    assert done.returncode == 2
-    assert "needs Python 3.13 or later (this is 3.12)" in done.stderr
-    assert elsewhere(tmp_path, "darwin", "doctor", python=(3, 12)).returncode == 1
+    assert done.code == 2
+    assert "needs Python 3.13 or later (this is 3.12)" in done.err
+    assert elsewhere(tmp_path, "darwin", "doctor", python=(3, 12)).code == 1
 
 
 def test_a_command_that_cannot_work_is_refused_in_a_sentence(tmp_path: Path) -> None:
     done = elsewhere(tmp_path, "win32", "run", "hello")
-    assert done.returncode == 2
-    assert done.stderr.startswith("hermes-worker: 'hermes-worker run' does not run on Windows; it needs Linux or macOS")
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert done.err.startswith("hermes-worker: 'hermes-worker run' does not run on Windows; it needs Linux or macOS")
+    assert "Traceback" not in done.err
 
 
 def test_linux_lacks_nothing_and_a_stranger_is_refused() -> None:
