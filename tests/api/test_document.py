@@ -531,8 +531,13 @@ SHARES = Counter(OPERATIONS[label] for label, _ in ALL)
 
 
 PARTS = [(DATABASES[n // 2 % 2], *asked) for n, asked in enumerate(ALL)]
-BY_DAY = [pytest.param(*part, marks=[pytest.mark.nightly] if n % 2 else []) for n, part in enumerate(PARTS)]
-"""Every second one: an operation has two or three ways to be asked, so each is asked in one of them by day."""
+WAYS = {label: [how for one, how in ALL if one == label] for label in OPERATIONS}
+TURNS = {label: WAYS[label][n % len(WAYS[label])] for n, label in enumerate(sorted(OPERATIONS))}
+"""How each operation is asked by day: in one of its two or three ways, which take turns."""
+BY_DAY = [
+    pytest.param(kind, label, how, marks=[] if TURNS[label] == how else [pytest.mark.nightly])
+    for kind, label, how in PARTS
+]
 
 
 @pytest.mark.parametrize(("database", "label", "how"), BY_DAY)
