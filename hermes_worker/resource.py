@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
-__all__ = ["WHOLE", "Resource", "build_answer_reader"]
+__all__ = ["WHOLE", "ListOf", "PageOf", "Resource", "build_answer_reader"]
+
+Item = TypeVar("Item")
 
 
 def _whole(value: object) -> object:
@@ -64,6 +66,19 @@ class Resource(BaseModel):
             if name == "keys":
                 return dict.fromkeys([*type(self).model_fields, *(self.model_extra or ())]).keys
             return super().__getattr__(name)
+
+
+class ListOf(Resource, Generic[Item]):
+    """All of what was asked for."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+
+
+class PageOf(ListOf[Item], Generic[Item]):
+    """A part of what was asked for, and whether there is more."""
+
+    has_more: bool
 
 
 def build_answer_reader(kind: Any) -> SchemaValidator:

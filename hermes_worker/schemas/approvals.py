@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from hermes_worker.core.run import WaitKind
-from hermes_worker.resource import Resource
+from hermes_worker.resource import PageOf, Resource
 
 
 class AnsweredQuestion(Resource):
@@ -84,9 +84,5 @@ class DecisionObject(Resource):
     ``session``, in its tenant after ``always``; ``null`` where nothing follows."""
 
 
-class DecisionList(Resource):
+class DecisionList(PageOf[DecisionObject]):
     """Closed questions, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[DecisionObject]
-    has_more: bool

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hermes_worker.core.effects import StepKind
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class HeldStepObject(Resource):
@@ -47,11 +47,8 @@ class WorkerObject(Resource):
     """Model calls and tool calls among them, the oldest first; of a large fleet the oldest of all workers."""
 
 
-class WorkerList(Resource):
+class WorkerList(ListOf[WorkerObject]):
     """Live workers, in the order in which they came."""
-
-    object: Literal["list"] = "list"
-    data: list[WorkerObject]
 
 
 class Draining(Resource):
@@ -106,8 +103,5 @@ class KeyStateObject(Resource):
     """What the provider said, redacted and cut."""
 
 
-class KeyStateList(Resource):
+class KeyStateList(ListOf[KeyStateObject]):
     """Keys of providers of which something is known; a key that never failed is not there."""
-
-    object: Literal["list"] = "list"
-    data: list[KeyStateObject]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hermes_worker.core.chat_commands import ChatRole
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class ChatPersonObject(Resource):
@@ -51,11 +51,8 @@ class GatewayAccountObject(Resource):
     asking: list[ChatAskerObject]
 
 
-class GatewayAccountList(Resource):
+class GatewayAccountList(ListOf[GatewayAccountObject]):
     """All accounts that were ever listened to, by name."""
-
-    object: Literal["list"] = "list"
-    data: list[GatewayAccountObject]
 
 
 class PairedPerson(Resource):

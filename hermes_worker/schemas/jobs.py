@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import WithJsonSchema
 
 from hermes_worker.core.job_policies import CatchUp, Overlap
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 Moment = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 """A time as ISO 8601 in UTC."""
@@ -146,11 +146,8 @@ class JobSheet(Resource):
     updated_at: float
 
 
-class JobSheetList(Resource):
+class JobSheetList(ListOf[JobSheet]):
     """All jobs of the tenant, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[JobSheet]
 
 
 class FullJobSheet(JobSheet):
@@ -170,10 +167,8 @@ class SlotObject(Resource):
     """The job's name."""
 
 
-class SlotList(Resource):
+class SlotList(ListOf[SlotObject]):
     """Slots that come, the next one first."""
 
-    object: Literal["list"] = "list"
-    data: list[SlotObject]
     has_more: bool
     """There are further ones in these days."""

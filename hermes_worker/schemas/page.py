@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hermes_worker.core.principals import KeyScope
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class PageLoginObject(Resource):
@@ -32,8 +32,5 @@ class SavedFilterObject(Resource):
     """Epoch seconds."""
 
 
-class SavedFilterList(Resource):
+class SavedFilterList(ListOf[SavedFilterObject]):
     """All filters of the caller, by name."""
-
-    object: Literal["list"] = "list"
-    data: list[SavedFilterObject]

@@ -11,7 +11,7 @@ from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunKind, RunStatus
 from hermes_worker.core.status_reason import StandingReason
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, PageOf, Resource
 from hermes_worker.schemas.usage import UsageObject
 
 
@@ -206,13 +206,10 @@ class RunObject(Resource):
     """Only where one run is read."""
 
 
-class RunList(Resource):
+class RunList(PageOf[RunObject]):
     """A page of runs, newest first. It may have fewer runs than were asked for and still not be the last: looking for
     what is rare takes several pages."""
 
-    object: Literal["list"] = "list"
-    data: list[RunObject]
-    has_more: bool
     next_cursor: str | None = None
     """For the next page, if there is one."""
 
@@ -304,12 +301,8 @@ class CallDetailObject(LedgerEntryObject):
     """The result as the model got it; ``null`` before it is settled."""
 
 
-class CallList(Resource):
+class CallList(PageOf[LedgerEntryObject]):
     """Calls in the order in which the model asked for them."""
-
-    object: Literal["list"] = "list"
-    data: list[LedgerEntryObject]
-    has_more: bool
 
 
 class TreeRunObject(Resource):
@@ -372,11 +365,9 @@ class BatchResult(Resource):
     """Why there is no run."""
 
 
-class BatchResults(Resource):
+class BatchResults(ListOf[BatchResult]):
     """The results of a batch, in the order of the request."""
 
-    object: Literal["list"] = "list"
-    data: list[BatchResult]
     accepted: int
     refused: int
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class CompressionAccepted(Resource):
@@ -60,11 +60,9 @@ class OneSession(Resource):
     session: SessionObject
 
 
-class SessionList(Resource):
+class SessionList(ListOf[SessionObject]):
     """A page of sessions, newest first."""
 
-    object: Literal["list"] = "list"
-    data: list[SessionObject]
     limit: int
     offset: int
     has_more: bool

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class AlertObject(Resource):
@@ -21,11 +19,8 @@ class AlertObject(Resource):
     """When it was over; ``null`` while it is not."""
 
 
-class AlertList(Resource):
+class AlertList(ListOf[AlertObject]):
     """Alerts, newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[AlertObject]
 
 
 class TriedAlerts(Resource):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import PageOf, Resource
 
 
 class DeedObject(Resource):
@@ -25,9 +25,5 @@ class DeedObject(Resource):
     after: Mapping[str, Any]
 
 
-class DeedList(Resource):
+class DeedList(PageOf[DeedObject]):
     """A page of deeds, in the order that was asked for."""
-
-    object: Literal["list"] = "list"
-    data: list[DeedObject]
-    has_more: bool

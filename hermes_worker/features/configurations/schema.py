@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class ConfigurationObject(Resource):
@@ -21,8 +21,5 @@ class ConfigurationObject(Resource):
     """Epoch seconds."""
 
 
-class ConfigurationList(Resource):
+class ConfigurationList(ListOf[ConfigurationObject]):
     """The versions that are kept, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[ConfigurationObject]

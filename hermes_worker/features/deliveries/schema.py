@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from hermes_worker.core.delivery_states import DeliveryState
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, PageOf, Resource
 
 
 class DeliveryObject(Resource):
@@ -30,12 +29,8 @@ class DeliveryObject(Resource):
     settled_at: float | None = None
 
 
-class DeliveryList(Resource):
+class DeliveryList(PageOf[DeliveryObject]):
     """A page of deliveries, newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[DeliveryObject]
-    has_more: bool
 
 
 class DeadTargetObject(Resource):
@@ -47,8 +42,5 @@ class DeadTargetObject(Resource):
     """Epoch seconds."""
 
 
-class DeadTargetList(Resource):
+class DeadTargetList(ListOf[DeadTargetObject]):
     """The newest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[DeadTargetObject]

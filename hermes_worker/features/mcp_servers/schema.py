@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class McpToolObject(Resource):
@@ -66,11 +66,8 @@ class McpServerObject(Resource):
         return [one.name for one in self.tools if not one.is_approved]
 
 
-class McpServerList(Resource):
+class McpServerList(ListOf[McpServerObject]):
     """By name."""
-
-    object: Literal["list"] = "list"
-    data: list[McpServerObject]
 
 
 class McpServerRemoved(Resource):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class MemoryEntryObject(Resource):
@@ -90,8 +90,5 @@ class MemoryChangedObject(Resource):
     usage: str
 
 
-class MemoryVersionList(Resource):
+class MemoryVersionList(ListOf[MemoryVersionObject]):
     """Versions, the newest first."""
-
-    object: Literal["list"] = "list"
-    data: list[MemoryVersionObject]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class ProviderKeyObject(Resource):
@@ -20,8 +20,5 @@ class ProviderKeyObject(Resource):
     """Epoch seconds."""
 
 
-class ProviderKeyList(Resource):
+class ProviderKeyList(ListOf[ProviderKeyObject]):
     """The provider keys of a tenant, the oldest first."""
-
-    object: Literal["list"] = "list"
-    data: list[ProviderKeyObject]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class ForetoldErasure(Resource):
@@ -33,11 +33,8 @@ class ErasureObject(Resource):
     """Epoch seconds."""
 
 
-class ErasureList(Resource):
+class ErasureList(ListOf[ErasureObject]):
     """Oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[ErasureObject]
 
 
 class ErasureWork(Resource):
@@ -53,8 +50,5 @@ class ErasureWork(Resource):
     """Once it is done."""
 
 
-class ReceiptList(Resource):
+class ReceiptList(ListOf[Mapping[str, Any]]):
     """Receipts, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[Mapping[str, Any]]

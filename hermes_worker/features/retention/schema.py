@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 _NO_NUL = r"^[^\x00]*$"
 
@@ -32,11 +32,8 @@ class HoldView(Resource):
     placed_at: float
 
 
-class HoldList(Resource):
+class HoldList(ListOf[HoldView]):
     """What is held of the tenant, oldest first."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[HoldView]
 
 
 class HoldReleased(Resource):

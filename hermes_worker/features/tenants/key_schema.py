@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from hermes_worker.resource import WHOLE, Resource
+from hermes_worker.resource import WHOLE, ListOf, Resource
 
 
 class TenantView(Resource):
@@ -21,11 +21,8 @@ class TenantView(Resource):
     runs: int
 
 
-class TenantList(Resource):
+class TenantList(ListOf[TenantView]):
     """All tenants, the default one first."""
-
-    object: Literal["list"] = "list"
-    data: list[TenantView]
 
 
 class TenantObject(Resource):
@@ -67,11 +64,8 @@ class KeyView(Resource):
     """The key that was made for its rotation."""
 
 
-class KeyList(Resource):
+class KeyList(ListOf[KeyView]):
     """The keys of a tenant, oldest first, without what makes them keys."""
-
-    object: Literal["list"] = "list"
-    data: list[KeyView]
 
 
 class NewKeyObject(KeyView):

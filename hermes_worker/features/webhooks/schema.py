@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from hermes_worker.resource import Resource
+from hermes_worker.resource import ListOf, Resource
 
 
 class RouteObject(Resource):
@@ -22,11 +21,8 @@ class RouteObject(Resource):
     created_at: float
 
 
-class RouteList(Resource):
+class RouteList(ListOf[RouteObject]):
     """By name."""
-
-    object: Literal["list"] = "list"
-    data: Sequence[RouteObject]
 
 
 class RouteRemoved(Resource):
