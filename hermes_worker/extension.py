@@ -206,22 +206,18 @@ class ChannelDeclaration(Protocol):
     @property
     def secret_variables(self) -> tuple[str, ...]:
         """The secret variables that the delivery role needs."""
-        ...
 
     @property
     def gateway_secrets(self) -> tuple[str, ...]:
         """The secret variables that the gateway role needs."""
-        ...
 
     @property
     def webhook_secrets(self) -> tuple[str, ...]:
         """The secret variables that the API needs."""
-        ...
 
     @property
     def webhook_needs(self) -> tuple[str, ...]:
         """The variables without which the platform brings nothing to the API; then it gets none of those secrets."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

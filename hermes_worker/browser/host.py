@@ -16,7 +16,6 @@ from hermes_worker.store.resources import ResourceKind, Resources, ResourceView
 class StartBrowser(Protocol):
     def __call__(self, folder: Path) -> Chromium:
         """Start a browser with its profile in ``folder``. Raises ``NoBrowserHere``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

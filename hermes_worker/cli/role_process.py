@@ -25,7 +25,6 @@ class RoleRunner(Protocol):
 
     def run(self, stopping: threading.Event) -> None:
         """Work until some time after ``stopping`` is set."""
-        ...
 
 
 def run_role(

@@ -47,7 +47,6 @@ class AnswerReader(Protocol):
     @property
     def headers(self) -> Mapping[str, str]:
         """The headers, with names in small letters."""
-        ...
 
     async def aread(self) -> bytes: ...
 
@@ -62,7 +61,6 @@ class ClientTransport(Protocol):
     ) -> contextlib.AbstractAsyncContextManager[AnswerReader]:
         """Send a request with the arguments of ``wire.build_arguments``, and open its answer. Raises
         ``ConnectionFailed``, also while the answer is read."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 

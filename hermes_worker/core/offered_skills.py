@@ -63,12 +63,9 @@ class SkillLibrary(Protocol):
     def find_offered(self, tenant: str, names: Sequence[str] = ()) -> OfferedSkills:
         """Find the skills that a tenant has now, with the texts of those that ``names`` name. Raises ``SkillError`` for
         a name that no skill has."""
-        ...
 
     def find_stored(self, tenant: str, digest: str) -> OfferedSkills:
         """Find the skills of a set that was stored before, by its hash. Raises ``SkillError``."""
-        ...
 
     def load_named(self, tenant: str, names: Sequence[str]) -> NamedSkills:
         """The texts of skills and bundles, in order and each once; missing names are listed."""
-        ...

@@ -59,24 +59,20 @@ class HostedProcess(Protocol):
     @property
     def endpoint(self) -> str:
         """The address at which workers find it."""
-        ...
 
     @property
     def has_ended(self) -> bool:
         """Return whether the process ended by itself."""
-        ...
 
     def keep_alive(self) -> None: ...
 
     def end(self) -> None:
         """End it and delete its folder. Idempotent."""
-        ...
 
 
 class StartHosted(Protocol):
     def __call__(self, resource: ResourceView, folder: Path) -> HostedProcess:
         """Start the process of ``resource``, with a folder of its own. Raises ``NotStarted``."""
-        ...
 
 
 @dataclass(slots=True)

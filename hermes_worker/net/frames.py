@@ -63,15 +63,12 @@ class FrameConnection(Protocol):
 
     def receive(self, timeout_s: float) -> str | None:
         """The next frame; ``None`` when none came within ``timeout_s``. Raises ``FramesEnded``."""
-        ...
 
     def send(self, frame: str) -> None:
         """Send a frame. Raises ``FramesEnded``."""
-        ...
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
-        ...
 
 
 def open_frames(url: str, headers: Mapping[str, str], policy: UrlPolicy) -> FrameConnection:

@@ -39,15 +39,12 @@ class Compactor(Protocol):
         """Choose what to summarise of the transcript, so that a request has well under ``trigger`` tokens again;
         ``None`` when nothing would be gained.
         """
-        ...
 
     def question(self, plan: CompactionPlan, *, chars_max: int) -> Sequence[str] | None:
         """The messages that ask a model for the summary, in ``chars_max`` characters; ``None`` to ask no model."""
-        ...
 
     def notes(self, plan: CompactionPlan) -> str:
         """Write the summary without a model: none is asked, or none answered."""
-        ...
 
 
 @runtime_checkable
@@ -57,7 +54,6 @@ class ResultPruner(Protocol):
     def pruning(self, rows: Sequence[Message], *, over: int, trigger: int) -> int | None:
         """``seq`` of the row up to which results are shown in short, where that alone takes ``over`` tokens away;
         ``None`` where it does not. Pure."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ class JobManager(Protocol):
     ) -> Mapping[str, Any]:
         """Do one of the tool's actions with a tenant's jobs; returns what the model is told. Raises ``HermesError``,
         whose message may be shown to it."""
-        ...
 
 
 class CronjobTool:

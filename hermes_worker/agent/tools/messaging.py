@@ -22,11 +22,9 @@ class MessageSender(Protocol):
         """Enqueue the message for the target; the same call enqueues it once, however often it is made. Returns what
         the model is told. Raises ``HermesError``, whose message may be shown to it.
         """
-        ...
 
     def targets(self, context: ToolContext) -> Mapping[str, object]:
         """Describe the form of targets, and the target of the run's answer. Raises ``HermesError``."""
-        ...
 
 
 class SendMessageTool:

@@ -27,11 +27,9 @@ class ToolSource(Protocol):
 
     def list_tools(self) -> Sequence[ToolSpec]:
         """The tools that it offers now. ``toolset`` may be empty. May block, and raise anything."""
-        ...
 
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run one of its tools, as ``Tool.run`` does. Raises ``ToolGone``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,11 +195,9 @@ class SocketTalk(Protocol):
 
     def address(self, cursor: str, at: datetime) -> Addressing:
         """Begin an exchange that ends with where to connect; one without requests simply returns."""
-        ...
 
     def on_frame(self, frame: str, at: datetime) -> FrameOutcome:
         """Read a frame. Total: one that makes no sense is an empty ``FrameOutcome``."""
-        ...
 
     def on_beat(self, at: datetime) -> FrameOutcome:
         """Do what is due after ``beat_s`` seconds."""

@@ -63,7 +63,6 @@ class KeySource(Protocol):
     def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
         """Return the keys, of which the first seals, if they differ from the last ones returned; else ``None``.
         ``at_once`` says that a text needs a key that is missing. Raises ``ConfigurationError``."""
-        ...
 
 
 class TextKeys(NamedTuple):
