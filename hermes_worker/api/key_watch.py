@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from typing import Final
 
 import anyio
@@ -33,11 +34,8 @@ async def serve_while_valid(
     """
     answer = _Answer(send)
     with anyio.CancelScope() as serving:
-        watch = _KeyWatch(look, serving)
-        try:
+        with closing(_KeyWatch(look, serving)) as watch:
             await app(scope, receive, answer.send)
-        finally:
-            watch.close()
     if watch.refusal is None or answer.has_ended:
         return
     if not answer.has_begun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -112,11 +113,8 @@ def _confirm_original_gone(settings: Settings, as_json: bool) -> None:
     seconds."""
     from hermes_worker.wiring import open_database
 
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         was_copy = remove_copy_mark(database)
-    finally:
-        database.close()
     if as_json:
         click.echo(json.dumps({"was_copy": was_copy}))
     elif was_copy:
@@ -131,13 +129,10 @@ def _mark_epoch(settings: Settings, is_original_gone: bool, may_have_worked: boo
 
     if settings.database.url is None and is_held(settings.home):
         raise HomeBusy(f"hermes-worker runs on {str(settings.home)!r}; stop it first")
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         found = mark_epoch(database, is_original_gone=is_original_gone, may_have_worked=may_have_worked)
         convert_rows(database)
         return found
-    finally:
-        database.close()
 
 
 def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, **said: bool) -> Epoch:
@@ -156,14 +151,13 @@ def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, *
     with hold_home(home), make_staging(home, RESTORING) as staged:
         unpack(archive, staged, bytes_max=size_max_gb * _GB)
         require_intact(staged / DATABASE)
-        database = Database(embedded_database_url(staged), sealer=build_sealer(settings), homes=list_spellings(home))
-        try:
+        with closing(
+            Database(embedded_database_url(staged), sealer=build_sealer(settings), homes=list_spellings(home))
+        ) as database:
             migrate(database)
             begin_sealing(database)
             found = mark_epoch(database, are_workers_gone=True, **said)
             convert_rows(database)
-        finally:
-            database.close()
         for ending in ("-wal", "-shm"):
             (staged / f"{DATABASE}{ending}").unlink(missing_ok=True)
         merge_journal(home / DATABASE)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -413,12 +414,9 @@ def _workers(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         alive = Workers(database).list_alive()
         owed = Deliveries(database).list(limit=1, state=DeliveryState.PENDING)
-    finally:
-        database.close()
     if not alive and settings.broker.url is None and find_running_stack(settings.home) is None:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     queues = _list_queues(alive)
@@ -451,11 +449,8 @@ def _find_consumed_queues(settings: Settings) -> set[str]:
     from hermes_worker.store.workers import Workers
     from hermes_worker.wiring import open_database
 
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         return _list_queues(Workers(database).list_alive())
-    finally:
-        database.close()
 
 
 def _logins(settings: Settings) -> tuple[Grade, str]:
@@ -468,11 +463,8 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
     if has_no_rows(settings):
         return Grade.NOTE, "not used yet; the first model call exchanges them"
     configured = list_logins(settings)
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         states = [Logins(database).find(login.name) for login in configured]
-    finally:
-        database.close()
     for number, state in enumerate(states, start=1):
         if state.dead_reason is not None and decide_usability(state) is LoginUsability.DEAD:
             return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
@@ -487,11 +479,9 @@ def _encryption(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "no texts yet"
-    database = open_database(settings)  # which refuses when a key is missing
-    try:
+    # Opening refuses when a key is missing.
+    with closing(open_database(settings)) as database:
         known = list_key_uses(database)
-    finally:
-        database.close()
     keys = database.sealer.keys
     if not known and not database.sealer.is_on:
         return Grade.OK, "off: texts in the database are clear"
@@ -509,11 +499,8 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "none is closed"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         closed = [row for row in KeyStates(database).list_keys() if row.state.is_closed]
-    finally:
-        database.close()
     if not closed:
         return Grade.OK, "none is closed"
     told = "; ".join(f"{row.credential} of {row.provider} {row.state.condition.text}" for row in closed[:3])
@@ -534,15 +521,12 @@ def _chats(settings: Settings) -> tuple[Grade, str]:
         return Grade.BROKEN, str(error)
     if not found:
         return Grade.NOTE, "HERMES_GATEWAY is true, and the credentials of no account are set (docs/gateway.md)"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         failed = [
             f"{row.account}: {flatten_text(row.error, 120)}"
             for row in GatewayRows(database).list_accounts()
             if row.error
         ]
-    finally:
-        database.close()
     if failed:
         return Grade.BROKEN, f"the last look failed: {'; '.join(failed)}"
     text = f"people can write on {', '.join(one.account.removesuffix(':default') for one in found)}"

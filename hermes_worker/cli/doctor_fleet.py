@@ -3,6 +3,8 @@ providers."""
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.paths import find_running_stack, has_no_rows
@@ -27,11 +29,8 @@ def check_queues(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "nothing waits"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         due = [each for each in read_backlog(database) if each.due]
-    finally:
-        database.close()
     if not due:
         return Grade.OK, "nothing waits"
     oldest = max(due, key=lambda each: each.oldest_age_s)
@@ -54,11 +53,8 @@ def check_beat(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "no job is scheduled"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         fleet = load_fleet(database)
-    finally:
-        database.close()
     scheduled = fleet.jobs.get("scheduled", 0)
     if fleet.job_overdue_s <= _OVERDUE_S_MAX:
         return Grade.OK, f"{scheduled} scheduled, none overdue" if scheduled else "no job is scheduled"
@@ -75,12 +71,9 @@ def check_configuration(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "no database yet, so none in it"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         live = build_live_settings(settings, database)
         layers, problems = live.choose_settings("").layers, live.list_problems()
-    finally:
-        database.close()
     if problems:
         return Grade.BROKEN, f"{'; '.join(problems.values())} The last good one counts: write it anew"
     told = ", ".join(f"{layer} {version}" for layer, version in layers.items())
@@ -94,11 +87,8 @@ def check_size(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "no database yet"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         found = measure_size(database)
-    finally:
-        database.close()
     text = f"the database takes {_format_megabytes(found.total_bytes)}"
     if not found.is_bloated:
         return Grade.OK, text
@@ -116,11 +106,8 @@ def check_search(settings: Settings) -> tuple[Grade, str]:
 
     if has_no_rows(settings):
         return Grade.OK, "no messages yet"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         damage = find_index_damage(database)
-    finally:
-        database.close()
     if damage is None:
         return Grade.OK, "the index of messages is whole"
     return Grade.BROKEN, f"{damage}; use 'doctor --fix', or search for something: it is made anew from the messages"
@@ -161,11 +148,8 @@ def check_memory(settings: Settings) -> tuple[Grade, str]:
     if has_no_rows(settings):
         return Grade.OK, f"{name}; it was told of nothing yet"
     theirs = {hook.name for hook in found.hooks.values() if hook.of_memory}
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         calls = [call for call in HookCalls(database).list(limit=_CALLS_LOOKED_AT) if call.hook in theirs]
-    finally:
-        database.close()
     settled = [call for call in calls if call.settled_at is not None]
     failed = [call for call in settled if call.state is not HookCallState.DONE]
     if not failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 
 from hermes_worker.local.paths import find_running_stack, has_no_rows
 from hermes_worker.settings import Settings
@@ -18,14 +19,11 @@ def _migrate_schema(settings: Settings) -> str | None:
 
     if has_no_rows(settings):
         return None
-    database = build_database(settings)
-    try:
+    with closing(build_database(settings)) as database:
         there = load_state(database)
         if there.is_usable or not (there.found is None or there.found in list_revisions()):
             return None
         migrate(database)
-    finally:
-        database.close()
     return f"its schema was {there.found or 'nothing'} and is {find_newest()}"
 
 
@@ -66,8 +64,7 @@ def _reclaim_space(settings: Settings) -> str | None:
 
     if has_no_rows(settings):
         return None
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         before = measure_size(database)
         if not before.is_bloated or (database.is_sqlite and find_running_stack(settings.home) is not None):
             return None
@@ -75,8 +72,6 @@ def _reclaim_space(settings: Settings) -> str | None:
         if before.dead_rows:
             return f"freed the dead rows of {', '.join(before.dead_rows)}"
         return f"gave back {(before.total_bytes - measure_size(database).total_bytes) / 1024**2:.1f} MB"
-    finally:
-        database.close()
 
 
 def _rebuild_search(settings: Settings) -> str | None:
@@ -87,15 +82,12 @@ def _rebuild_search(settings: Settings) -> str | None:
 
     if has_no_rows(settings):
         return None
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         if find_index_damage(database) is None:
             return None
         with database.write() as connection:
             rebuild_index(connection)
         Indexer(database).index_due(seconds=_INDEXING_S)
-    finally:
-        database.close()
     return "made the index of messages anew; workers add what is not in it yet"
 
 

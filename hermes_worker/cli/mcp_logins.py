@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -65,11 +65,8 @@ def open_credentials(settings: Settings, name: str) -> Iterator[ServerCredential
     if has_no_rows(settings):
         raise ConfigurationError("the tokens of logins stand in the database, and there is none yet: start the workers")
     found = parse_login(name, settings.variables[credentials_variable(name)])
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         yield ServerCredentials(login=LoginBearers(name, found, partial(build_grants_at, database)).make_bearer())
-    finally:
-        database.close()
 
 
 def sign_in_person(settings: Settings, name: str, url: str, choices: SignInChoices) -> ServerCredentials:

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -194,11 +195,8 @@ def _with_fleet(settings: Settings, overrides: Mapping[str, object]) -> Settings
 
     if has_no_rows(settings):
         return settings
-    database = build_database(settings)
-    try:
+    with closing(build_database(settings)) as database:
         return add_fleet_configuration(settings, database, overrides)
-    finally:
-        database.close()
 
 
 def client_settings(

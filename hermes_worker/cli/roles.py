@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -253,11 +253,8 @@ def migrate(home: Path | None, check: bool, wait_s: float) -> int:
     settings = load_settings(home)
     if settings.database.url is None:
         prepare_home(settings.home)
-    database = build_database(settings)
-    try:
+    with closing(build_database(settings)) as database:
         return _await_schema(database, wait_s) if check else _upgrade(database)
-    finally:
-        database.close()
 
 
 def _upgrade(database: Database) -> int:

@@ -322,11 +322,8 @@ def migrate_database(settings: Settings, say: Callable[[str], None]) -> None:
     from hermes_worker.store.migrate import migrate
 
     say("preparing the database")
-    database = build_database(settings)
-    try:
+    with closing(build_database(settings)) as database:
         migrate(database)
-    finally:
-        database.close()
 
 
 def _is_current(path: Path) -> bool:

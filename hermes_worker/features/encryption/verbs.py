@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -51,14 +52,12 @@ def new_key() -> None:
 def status(home: Path | None, as_json: bool) -> None:
     """Show which keys are here, which are needed, and how many rows are not stored by the current one."""
     settings = client_settings(home)
-    database = build_database(settings, sealer=build_sealer(settings))  # also when a key is missing
-    try:
+    # also when a key is missing
+    with closing(build_database(settings, sealer=build_sealer(settings))) as database:
         require_current(database)
         current = database.sealer.keys.first
         keys = list_key_statuses(database)
         others = count_left(database, current)
-    finally:
-        database.close()
     if as_json:
         found = [_build_facts(key) for key in keys]
         click.echo(json.dumps({"keys": found, "left": sum(others.values()), "left_by_table": others}))
@@ -76,11 +75,8 @@ def status(home: Path | None, as_json: bool) -> None:
 @common
 def reseal_texts(home: Path | None) -> int:
     """Encrypt every text with the current key, or decrypt all if the first key is the word 'clear'."""
-    database = open_database(client_settings(home))
-    try:
+    with closing(open_database(client_settings(home))) as database:
         return _reseal(database)
-    finally:
-        database.close()
 
 
 def _reseal(database: Database) -> int:

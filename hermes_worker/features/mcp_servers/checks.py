@@ -4,6 +4,7 @@ that."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 
 from hermes_worker.cli.doctor_findings import Grade
@@ -31,11 +32,8 @@ def _list_servers(settings: Settings) -> Sequence[McpServerRow]:
 
     if has_no_rows(settings):
         return []
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         return McpServers(database).list_all()
-    finally:
-        database.close()
 
 
 def check_rows(settings: Settings, kept: Sequence[McpServerRow] | HermesError) -> tuple[Grade, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 
 from hermes_worker.cli.doctor_findings import Grade
@@ -28,11 +29,8 @@ def _has_tenant_keys(settings: Settings) -> bool:
     if has_no_rows(settings):
         return False
     try:
-        database = open_database(settings)
-        try:
+        with closing(open_database(settings)) as database:
             return ProviderKeys(database).load_version().keys > 0
-        finally:
-            database.close()
     except HermesError:
         return False
 
@@ -46,13 +44,10 @@ def check_keys(settings: Settings) -> tuple[Grade, str]:
     named = {each.tenant for each in settings.model.tenant_keys}
     if has_no_rows(settings):
         return Grade.OK, f"{len(named)} bring keys of providers, in HERMES_TENANT_KEYS"
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         kept = ProviderKeys(database)
         views, in_clear = kept.list_all(), kept.count_in_clear()
         broken = [each.key_id for each in kept.list_keys() if each.key is None]
-    finally:
-        database.close()
     in_rows = {view.tenant for view in views}
     found = f"{len(in_rows | named)} bring keys of providers; {len(views)} keys in rows"
     if broken:

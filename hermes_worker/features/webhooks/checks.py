@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 
 from hermes_worker.cli.doctor_findings import Grade
@@ -26,11 +27,8 @@ def check_routes(settings: Settings) -> tuple[Grade, str]:
     if has_no_rows(settings):
         return Grade.OK, "no routes"
     keyring = build_keyring(settings)
-    database = open_database(settings)
-    try:
+    with closing(open_database(settings)) as database:
         rows = Webhooks(database).list_all_tenants()
-    finally:
-        database.close()
     for row in rows:
         try:
             open_secret(keyring, row.full_name, row.secret)
