@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.json_values import parse_object
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
@@ -107,11 +108,8 @@ def as_text(value: Any) -> str:
 
 def _format_reason(answer: HttpResponse) -> str:
     """The service's own words about a failure, in short."""
-    try:
-        document = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        return ""
-    found = document.get("error", document.get("detail", document.get("message"))) if isinstance(document, dict) else ""
+    document = parse_object(answer.body)
+    found = document.get("error", document.get("detail", document.get("message", "")))
     if isinstance(found, dict):
         found = found.get("message", found.get("detail", found.get("error")))
     said = " ".join(as_text(found).split())[:_SAID_CHARS_MAX]

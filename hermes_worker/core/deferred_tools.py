@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from hermes_worker.core.json_values import parse_object
 from hermes_worker.core.messages import canonical_json
 
 DEFERRED_KEY: Final = "_deferred"
@@ -60,11 +61,8 @@ def select_shown_definitions(tools: str) -> str:
 def unwrap_call(arguments: str) -> tuple[str, str] | None:
     """The tool that a call of ``tool_call`` names, and its arguments as JSON; ``None`` when it names none. The
     arguments may be an object or, as models write it, the text of one."""
-    try:
-        said = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return None
-    name = said.get("name") if isinstance(said, dict) else None
+    said = parse_object(arguments)
+    name = said.get("name")
     if not isinstance(name, str) or not name:
         return None
     given = said.get("arguments")

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from hermes_worker.core.compactions import is_compaction
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.messages import Message, Role, canonical_json
 
 GUARD_FIELD = "_guard"
@@ -191,10 +192,7 @@ def has_failed(text: str) -> bool:
     start = body.lstrip()[:16]
     if not start.startswith("{"):
         return start.startswith(("Error", "[TOOL_ERROR]"))
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
+    said = parse_json(body)
     if not isinstance(said, dict):
         return False
     code = said.get("exit_code")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 __all__ = [
+    "parse_json",
     "parse_object",
     "read_epoch",
     "read_id",
@@ -40,12 +41,17 @@ def read_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def parse_json(text: str | bytes, otherwise: object = None) -> Any:
+    """Parse a text as JSON. Returns ``otherwise`` for anything else, including what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return otherwise
+
+
 def parse_object(text: str | bytes) -> Mapping[str, Any]:
     """Parse a text as a JSON object; anything else is empty, including one that is nested too deeply."""
-    try:
-        return read_mapping(json.loads(text))
-    except (ValueError, RecursionError):
-        return {}
+    return read_mapping(parse_json(text))
 
 
 def read_list(value: object) -> Sequence[Any]:

@@ -9,12 +9,13 @@ unknown outcome is not tried again.
 from __future__ import annotations
 
 import hashlib
-import json
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import quote, urlencode
+
+from hermes_worker.core.json_values import parse_object
 
 EARLY_S = 120.0
 """Seconds before its end at which a token is renewed, so that few expire on the way to a provider."""
@@ -185,7 +186,7 @@ Answer = TokensGranted | LoginRefused | ExchangeDeferred | ExchangeUnclear
 
 def parse_answer(status: int, body: bytes, retry_after_s: float | None = None) -> Answer:
     """Parse an answer of a token server (RFC 6749 §5). Its text may hold a secret: redact it."""
-    document = _parse_object(body)
+    document = parse_object(body)
     if status == 200:
         return _parse_grant(document)
     if 300 <= status < 400:
@@ -196,7 +197,7 @@ def parse_answer(status: int, body: bytes, retry_after_s: float | None = None) -
     return LoginRefused(said=said)
 
 
-def _parse_grant(document: dict[str, object]) -> Answer:
+def _parse_grant(document: Mapping[str, object]) -> Answer:
     access, refresh = document.get("access_token"), document.get("refresh_token")
     if not isinstance(access, str) or not _is_header_value(access):
         return ExchangeUnclear(said="the answer holds no access token that can be used")
@@ -216,18 +217,10 @@ def _parse_lifetime_s(value: object) -> float | None:
     return min(seconds, _LIFETIME_S_MAX) if seconds is not None and seconds > 0 else None
 
 
-def _format_error(document: dict[str, object]) -> str:
+def _format_error(document: Mapping[str, object]) -> str:
     words = (document.get("error"), document.get("error_description"))
     text = ", ".join(" ".join(word.split()) for word in words if isinstance(word, str) and word)
     return f": {text[:_SAID_CHARS_MAX]}" if text else ""
-
-
-def _parse_object(body: bytes) -> dict[str, object]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _is_header_value(text: str) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from hermes_worker.core.json_values import parse_object
 from hermes_worker.core.messages import Message, Role, canonical_json
 
 RESULT_CHARS = 200
@@ -76,7 +77,7 @@ def _shorten_result(body: str, name: str, arguments: str) -> str:
 
 def _describe_result(text: str) -> str:
     """The line that replaces a result: how the tool ended, how long the result was and how it began."""
-    document = _parse_object(text)
+    document = parse_object(text) if text.startswith("{") else {}
     code = document.get("exit_code")
     ended = f"exit {code}, " if isinstance(code, int) and not isinstance(code, bool) else ""
     said = next((document[key] for key in ("output", "content", "error") if isinstance(document.get(key), str)), text)
@@ -183,11 +184,3 @@ def _read_text(content: object) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return "\n".join(str(part.get("text", "[an image]")) for part in parts if isinstance(part, Mapping))
-
-
-def _parse_object(text: str) -> Mapping[str, Any]:
-    try:
-        read = json.loads(text) if text.startswith("{") else None
-    except (ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}

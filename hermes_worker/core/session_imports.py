@@ -8,7 +8,6 @@ puts the rows into an order that every provider accepts.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.sources import is_session_id
 from hermes_worker.core.titles import clean_title
 
@@ -110,10 +110,7 @@ def _parse_content(content: object) -> object:
 def _parse_calls(calls: object) -> list[dict[str, Any]]:
     """Parse tool calls. The original stores them as JSON text in its database, and as a list in its export."""
     if isinstance(calls, str):
-        try:
-            calls = json.loads(calls)
-        except (ValueError, RecursionError):
-            return []
+        calls = parse_json(calls)
     found = []
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.messages import Message
 
 Turn = dict[str, str]
@@ -70,13 +71,13 @@ def _list_parts(body: Mapping[str, Any]) -> Iterator[str]:
         yield text
     for call in body.get("tool_calls") or ():
         function = call["function"]
-        yield _tag("tool_call", {"name": function["name"], "arguments": _parse_or(function["arguments"], {})})
+        yield _tag("tool_call", {"name": function["name"], "arguments": parse_json(function["arguments"], {})})
 
 
 def _format_response(body: Mapping[str, Any], names: Mapping[str, str]) -> str:
     call_id = str(body.get("tool_call_id", ""))
     text = _read_text(body.get("content"))
-    content = _parse_or(text, text) if text.lstrip()[:1] in ("{", "[") else text
+    content = parse_json(text, text) if text.lstrip()[:1] in ("{", "[") else text
     return _tag("tool_response", {"tool_call_id": call_id, "name": names.get(call_id, "unknown"), "content": content})
 
 
@@ -88,13 +89,6 @@ def _read_text(content: object) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", IMAGE)) if isinstance(part, dict) else str(part) for part in content)
     return content if isinstance(content, str) else ""
-
-
-def _parse_or(text: str, otherwise: object) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return otherwise
 
 
 def _dump(value: object) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
 
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.logins import TokenClient
 from hermes_worker.mcp.protocol import McpError
 
@@ -270,10 +270,7 @@ def known_client(at: AuthorizationServer, client_id: str, client_secret: str) ->
 
 def parse_object(body: bytes) -> Mapping[str, Any] | None:
     """Parse a JSON object; ``None`` for anything else."""
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    found = parse_json(body)
     return found if isinstance(found, dict) else None
 
 

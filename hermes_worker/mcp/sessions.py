@@ -12,7 +12,6 @@ server whose answer to ``initialize`` has event ids.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
@@ -21,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.messages import canonical_json
 from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, AnswerLost, NotReached, ServerHttp, as_not_sent
 from hermes_worker.mcp.protocol import (
@@ -106,11 +106,7 @@ class StreamPlace:
     @classmethod
     def from_text(cls, text: object) -> StreamPlace | None:
         """Read a place; ``None`` for a text that is not of ``to_text``, as a server's own would be."""
-        try:
-            found = json.loads(text) if isinstance(text, str) else None
-        except (ValueError, RecursionError):
-            return None
-        match found:
+        match parse_json(text) if isinstance(text, str) else None:
             case {
                 "session": dict(session),
                 "number": int(number),

@@ -12,7 +12,6 @@ the next thing it says. A new request is the end of a call that was left open.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import select
@@ -23,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.hosting.program import ConfinedProgram, NotStarted, ProgramPlan
 from hermes_worker.mcp.protocol import (
     ELICITATION,
@@ -267,12 +267,9 @@ class StdioServer:
     def _on_line(self, line: bytes) -> None:
         if len(line) > LINE_BYTES_MAX:
             return
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            return  # some print their news there
+        found = parse_json(line)
         if not isinstance(found, dict):
-            return
+            return  # some print their news there
         if (asked := parse_server_request(found)) is not None:
             self._on_request(asked)
             return

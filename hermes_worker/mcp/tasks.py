@@ -7,7 +7,6 @@ outcome.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.results import error_result
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, IS_TASKS, RemoteTask
 from hermes_worker.core.run import WaitKind
@@ -157,10 +157,7 @@ def _fill_form(fields: Mapping[str, Mapping[str, Any]], answer: str) -> Mapping[
         [(name, schema)] = fields.items()
         value = _parse_value(schema, answer)
         return None if value is None else {name: value}
-    try:
-        given = json.loads(answer)
-    except (ValueError, RecursionError):
-        return None
+    given = parse_json(answer)
     return {name: given[name] for name in fields if name in given} if isinstance(given, dict) else None
 
 

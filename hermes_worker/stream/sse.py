@@ -38,6 +38,7 @@ from typing import Any, cast
 
 from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX, describe_call
 from hermes_worker.core.cloud_events import wrap_in_cloud_event
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import TERMINAL_EVENTS, RunEventName, StoredEvent
@@ -235,10 +236,7 @@ def _parse_announced_start(text: str) -> ToolStartedFields | None:
     """Parse the fields of a start that a worker announced; ``None`` when no worker wrote it."""
     if len(text) > _ANNOUNCEMENT_CHARS_MAX:
         return None
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    data = parse_json(text)
     is_ours = isinstance(data, dict) and isinstance(data.get("tool"), str)
     return _build_start_fields(data) if is_ours and isinstance(data.get("tool_call_id", ""), str) else None
 
@@ -477,11 +475,7 @@ class Merge:
 
     def _progress(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         """Make the event of a tool's progress. It previews nothing: no row will say it again."""
-        try:
-            told = json.loads(entry.text)
-        except (ValueError, RecursionError):
-            return
-        match told:
+        match parse_json(entry.text):
             case {"tool": str(name), "text": str(text)} if entry.offset not in self._settled:
                 fields = ToolProgressFields(tool=name, text=redact(text[:PROGRESS_CHARS_MAX]))
                 if entry.offset > 0:

@@ -17,6 +17,7 @@ from typing import Any
 
 from hermes_worker import plugins
 from hermes_worker.broker.queue import build_home_client
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.extension import Agent, Extension, ToolDeclaration
 from hermes_worker.local.paths import embedded_database_url
@@ -261,8 +262,5 @@ def _prices() -> Mapping[tuple[str, str], Any]:
 
 
 def _read_arguments(text: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {"": text}
+    found = parse_json(text, text)
     return found if isinstance(found, dict) else {"": found}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hermes_worker.core.json_values import parse_object
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.run_events import RunEventName, StoredEvent
 from hermes_worker.schemas.usage import UsageObject
@@ -167,7 +168,7 @@ def _translate(turn: TurnFacts, event: WireEvent) -> tuple[str, Mapping[str, Any
             return "tool.progress", {**of_message, "tool_name": fields["tool"], "delta": fields["text"]}
         case RunEventName.TOOL_STARTED:
             preview = fields["preview"]
-            return "tool.started", {**of_message, **_of_tool(fields), "preview": preview, "args": _arguments(preview)}
+            return "tool.started", {**of_message, **_of_tool(fields), "preview": preview, "args": parse_object(preview)}
         case RunEventName.TOOL_COMPLETED:
             more = {"duration": fields["duration"], **_of_tool(fields)}
             return "tool.failed" if fields["error"] else "tool.completed", {**of_message, **more}
@@ -178,15 +179,6 @@ def _translate(turn: TurnFacts, event: WireEvent) -> tuple[str, Mapping[str, Any
 def _of_tool(fields: Mapping[str, Any]) -> dict[str, Any]:
     named = {"tool_name": fields["tool"]}
     return named | {name: fields[name] for name in ("tool_call_id", "position", "outcome") if name in fields}
-
-
-def _arguments(preview: str) -> Mapping[str, Any]:
-    """Parse the arguments of a call, where the preview is all of them."""
-    try:
-        found = json.loads(preview)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _closing(turn: TurnFacts, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:

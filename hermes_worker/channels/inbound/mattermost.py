@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -52,6 +52,7 @@ from hermes_worker.core.inbound import (
     MediaRef,
 )
 from hermes_worker.core.json_values import (
+    parse_json,
     parse_object,
     read_id,
     read_list,
@@ -161,7 +162,7 @@ class Socket(SocketTalk):
             "team_id": data.get("team_id"),
         }
         name = read_text(data.get("sender_name")).removeprefix("@")
-        mentioned = self._me.id in read_list(_array_in(read_text(data.get("mentions"))))
+        mentioned = self._me.id in read_list(parse_json(read_text(data.get("mentions"))))
         if event == "post_edited":
             return FrameOutcome(inbound=_edit(post, channel, name, self._me))
         return FrameOutcome(inbound=_read(post, channel, name, self._me, mentioned), cursor=self._advance_cursor(post))
@@ -178,7 +179,11 @@ class Socket(SocketTalk):
         response = yield _get(f"users/{self._me.id}/channels", self._credentials)
         if not is_success(response):
             return _build_failure(response)
-        channels = [channel for channel in map(read_mapping, _array_in(response.body)) if _read_last_post_ms(channel)]
+        channels = [
+            channel
+            for channel in map(read_mapping, read_list(parse_json(response.body)))
+            if _read_last_post_ms(channel)
+        ]
         newest = max(map(_read_last_post_ms, channels), default=0)
         if not self._cursor:
             # What was said before we first came is not answered, so the overlap does not go behind it.
@@ -311,7 +316,7 @@ def _users(
         )
         if not is_success(response):
             return _build_failure(response)
-        found |= {read_id(user.get("id")): user for user in map(read_mapping, _array_in(response.body))}
+        found |= {read_id(user.get("id")): user for user in map(read_mapping, read_list(parse_json(response.body)))}
     return found
 
 
@@ -326,13 +331,6 @@ def _segment(channel: Mapping[str, Any]) -> str:
 
 def _milliseconds(cursor: str) -> int:
     return int(cursor) if cursor.isascii() and cursor.isdigit() and len(cursor) <= 15 else 0
-
-
-def _array_in(text: str | bytes) -> Sequence[Any]:
-    try:
-        return read_list(json.loads(text))
-    except (ValueError, RecursionError):
-        return ()
 
 
 def _get(path: str, credentials: Credentials) -> HttpRequest:

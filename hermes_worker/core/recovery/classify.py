@@ -12,7 +12,6 @@ Wires build a ``RawError`` from whatever their SDK raised (``build_raw_error`` r
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hermes_worker.core.errors import Classification, FailureKind, ModelCallError
-from hermes_worker.core.json_values import read_list, read_mapping, read_text
+from hermes_worker.core.json_values import parse_object, read_list, read_mapping, read_text
 from hermes_worker.core.recovery.error_patterns import FAMILIES, is_reasoning_model
 from hermes_worker.core.recovery.error_words import clean_error_text, find_body, find_words
 from hermes_worker.core.recovery.reported_limits import (
@@ -372,11 +371,7 @@ def _read_code(value: object) -> str:
 def _read_object(value: object) -> Mapping[str, object]:
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return {}
-    try:
-        parsed = json.loads(value)
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, Mapping) else {}
+    return parse_object(value)
 
 
 def _join_distinct(first: str, *others: str) -> str:

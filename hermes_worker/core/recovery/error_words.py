@@ -7,11 +7,10 @@ into the message of another, plain text and pages of HTML.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
-from hermes_worker.core.json_values import read_list, read_mapping, read_text
+from hermes_worker.core.json_values import parse_json, read_list, read_mapping, read_text
 
 _DEPTH_MAX = 6
 _ITEMS_MAX = 3
@@ -95,10 +94,7 @@ def clean_error_text(text: str) -> str:
 def _find_json(text: str) -> object | None:
     if not text.lstrip().startswith(("{", "[")) or len(text) > _READ_CHARS_MAX:
         return None
-    try:
-        found: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    found = parse_json(text)
     return found if isinstance(found, Mapping | list) else None
 
 

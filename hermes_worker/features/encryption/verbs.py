@@ -52,7 +52,7 @@ def new_key() -> None:
 def status(home: Path | None, as_json: bool) -> None:
     """Show which keys are here, which are needed, and how many rows are not stored by the current one."""
     settings = client_settings(home)
-    # also when a key is missing
+    # It opens when a key is missing, too.
     with closing(build_database(settings, sealer=build_sealer(settings))) as database:
         require_current(database)
         current = database.sealer.keys.first

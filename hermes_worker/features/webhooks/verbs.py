@@ -18,6 +18,7 @@ from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError, format_reason
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.features.webhooks.backend import add_route, find_route, reach_routes
 from hermes_worker.features.webhooks.rules.route import NO_AUTH, RATE_PER_MIN, Route, RouteError
 from hermes_worker.features.webhooks.rules.template import PLACEHOLDER, list_missing_fields
@@ -143,10 +144,7 @@ def test(ctx: click.Context, home: Path | None, name: str, payload: str, event: 
 
 def _list_missing_fields(view: RouteObject, payload: str) -> list[str]:
     """Fields that the route's prompt shows and the payload does not have."""
-    try:
-        document = json.loads(payload)
-    except (ValueError, RecursionError):
-        return []
+    document = parse_json(payload)
     prompt = _read_route(view).prompt
     return list_missing_fields(prompt, document) if isinstance(document, dict) else []
 

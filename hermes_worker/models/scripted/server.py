@@ -28,6 +28,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.models.scripted.procedure import next_reply
 from hermes_worker.models.scripted.replies import NO_REPLIES, ReplyFile, UnrecordedRequest, append_answer
 from hermes_worker.models.scripted.reply import Reply, ScriptedFault
@@ -325,10 +326,7 @@ async def _read_body(request: Request) -> bytes:
 
 
 def _parse_body(body: bytes) -> dict[str, Any] | None:
-    try:
-        request = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    request = parse_json(body)
     if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
         return None
     return request if all(isinstance(row, dict) for row in request["messages"]) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import cast
 
 import httpx2
 
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.models.connections import CuttableTransport, build_timeouts
 from hermes_worker.models.endpoint import Endpoint
 
@@ -84,10 +84,7 @@ def _read_beginning(response: httpx2.Response) -> bytes:
 
 def _parse_error(content: bytes, code: str) -> Mapping[str, object] | None:
     """The document of an error, with the code that stands in a header. ``None`` when the server sent neither."""
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        document = None
+    document = parse_json(content)
     if not isinstance(document, dict):
         return {"code": code} if code else None
     told = cast(dict[str, object], document)

@@ -6,7 +6,6 @@ is a path in the payload; ``event`` is the type of the event, ``headers.<name>``
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.json_paths import find_at_path, is_missing
+from hermes_worker.core.json_values import parse_json
 from hermes_worker.features.webhooks.rules.template import format_value
 
 DEPTH_MAX = 10
@@ -52,10 +52,7 @@ def find_named_lists(spec: Any) -> set[str]:
 
 def read_list(text: str) -> frozenset[str]:
     """Parse the entries of a file: a JSON list, the keys of a JSON object, or lines."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = text.splitlines()
+    value = parse_json(text)
     entries = value if isinstance(value, list | dict) else text.splitlines()
     return frozenset(str(entry).strip() for entry in entries if str(entry).strip())
 

@@ -12,13 +12,13 @@ is what the prompt cache goes by, and what newer models demand before they accep
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from hermes_worker.core.call_ids import make_ids_distinct
+from hermes_worker.core.json_values import parse_json, read_mapping
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
 from hermes_worker.core.model_capabilities import ThinkingPolicy, ThinkingRequest
 from hermes_worker.core.model_families import find_traits
@@ -172,11 +172,7 @@ def _tool_use(call: Row) -> Block:
 def _input(call: Row) -> object:
     function = call.get("function")
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
-    try:
-        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        return {}
-    return parsed if isinstance(parsed, Mapping) else {}
+    return read_mapping(parse_json(arguments) if isinstance(arguments, str) else arguments)
 
 
 def _calls(row: Row) -> list[Row]:
