@@ -1,7 +1,7 @@
 """``python -m benchmarks.mutants``: take one guard away at a time and see what notices.
 
     python -m benchmarks.mutants --tests             # the tests that are named with each mutant
-    python -m benchmarks.mutants --lab               # the crash lab, on a PostgreSQL of its own
+    python -m benchmarks.mutants --lab               # the crash lab, for those that it makes a situation for
     python -m benchmarks.mutants --tests --lab NAME ...
     python -m benchmarks.mutants --table             # what is known so far, as Markdown
 
@@ -25,12 +25,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutants.table import MUTANTS, Mutant
+from benchmarks.mutants.table import MUTANTS, QUIET, Mutant
 
 TREE = Path(__file__).resolve().parents[2]
 _COPIED = ("hermes_worker", "scheduler", "tests", "benchmarks", "docs", "pyproject.toml", "README.md", "examples")
-_OPTIONS = "--trees --runs 8 --steps 3 --kills 4 --duels 11 --people 2 --poisons 0 --seed 7 --lease-ttl-s 3"
-_LAB = ("dev", "chaos", "--json", *_OPTIONS.split())
+_LAB = ("dev", "chaos", "--json", *QUIET.split())
 _LAB_LIMIT_S = 180.0
 _TESTS_LIMIT_S = 600.0
 _NOT_SLOW = "not slow and not machine and not nightly"
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (mutant, judge)
         for judge in judges
         for mutant in wanted
-        if given.again or judge not in known.get(mutant.name, {})
+        if (mutant.lab or judge == "tests") and (given.again or judge not in known.get(mutant.name, {}))
     ]
     # SIGTERM ends like Ctrl-C: the copy goes, and what the judge started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -194,8 +193,8 @@ def _build_rows(known: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 def render_table(known: Mapping[str, Mapping[str, Any]], *, is_markdown: bool) -> str:
     """Render what is known, with a line of totals."""
     rows = _build_rows(known)
-    cells = [[row["mutant"], _cell(row["lab"]), _cell(row["tests"]), row["second_guard"] or ""] for row in rows]
-    head = ["mutant", "seen by the lab", "seen by tests", "redundant with"]
+    cells = [[row["mutant"], _cell(row["lab"]), _cell(row["tests"]), _because(row, is_markdown)] for row in rows]
+    head = ["mutant", "lab sees", "tests see", "redundant because"]
     alone = [row for row in rows if row["redundant"] is None]
     total = (
         f"{len(rows)} mutants, {len(rows) - len(alone)} of them redundant. Of the other {len(alone)} the lab sees "
@@ -203,11 +202,16 @@ def render_table(known: Mapping[str, Mapping[str, Any]], *, is_markdown: bool) -
     )
     if is_markdown:
         lines = ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *cells]]
-        why = [f"- `{row['mutant']}`: {row['redundant']}" for row in rows if row["redundant"]]
-        return "\n".join([*lines, "", total, "", *why])
+        return "\n".join([*lines, "", total])
     widths = [max(len(line[column]) for line in [head, *cells]) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *cells]]
     return "\n".join([*(line.rstrip() for line in lines), "", total])
+
+
+def _because(row: Mapping[str, Any], is_whole: bool) -> str:
+    if row["redundant"] is None:
+        return ""
+    return f"{row['redundant']} See `{row['second_guard']}`." if is_whole else f"see {row['second_guard']}"
 
 
 def _count_seen(rows: Sequence[Mapping[str, Any]], judge: str) -> int:

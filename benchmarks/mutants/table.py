@@ -30,7 +30,7 @@ class Mutant:
     times: int = 1
     redundancy: Redundancy | None = None
     lab: tuple[str, ...] = ()
-    """Options of the lab beside the usual ones."""
+    """What the lab is to do, beside ``QUIET``, so that the guard is needed; empty where it makes no such situation."""
 
     def apply(self, text: str) -> str:
         """Apply the change. Raises ``ValueError`` where the text moved on."""
@@ -39,6 +39,9 @@ class Mutant:
             raise ValueError(f"mutant {self.name!r}: its text stands {found} times in {self.path}, not {self.times}")
         return text.replace(self.before, self.after)
 
+
+QUIET = "--only-kills --runs 0 --steps 1 --kills 0 --poisons 0 --workers 1 --seed 7"
+"""Options of the lab with which nothing happens but what a mutant asks for."""
 
 _RUNS = "hermes_worker/store/runs"
 _STATEMENTS = f"{_RUNS}/step_statements.py"
@@ -50,14 +53,16 @@ _DELIVER = "hermes_worker/tasks/deliver.py"
 _GATEWAY = "hermes_worker/store/gateway.py"
 _SLOTS = "hermes_worker/store/jobs/slots.py"
 
-_QUIET = ("--only-kills", "--kills", "0", "--people", "0", "--runs", "1")
-_OF_PEOPLE = (*_QUIET, "--people", "2", "--duels", "0")
-_OF_COUNTS = (*_QUIET, "--runs", "2", "--duels", "0")
+_OF_PEOPLE = ("--people", "1")
+_OF_COUNTS = ("--runs", "2", "--sqlite")
+_OF_CHILDREN = ("--runs", "2", "--trees", "--sqlite")
+_OF_QUESTIONS = ("--runs", "3", "--trees", "--sqlite")
 
 
-def _meet(duels: int) -> tuple[str, ...]:
-    """The lab with as many duels as it takes until the kind has its turn (``lab.duels.DuelKind``), and nothing else."""
-    return (*_QUIET, "--duels", str(duels))
+def _meet(*kinds: str) -> tuple[str, ...]:
+    """The lab with one duel of each kind (``lab.duels.DuelKind``), and nothing else. No lock decides it, so SQLite
+    does, which starts sooner."""
+    return ("--sqlite", *(word for kind in kinds for word in ("--duel", kind)))
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -68,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="if call.replay is Replay.ONCE and event.has_begun and not call.asks:\n",
         after="if False:\n",
         tests=("tests/core/test_step.py",),
-        lab=_meet(5),
+        lab=_meet("held_once"),
     ),
     Mutant(
         name="once-begins-unmarked",
@@ -77,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
         after="BEGIN_CALL = Prepared(\n"
         "    sa.update(tool_calls).where(IS_HELD).values(unbegun_token=tool_calls.c.unbegun_token), takes=HeldCallKey\n)",
         tests=("tests/store/test_store_calls.py", "tests/store/test_store_sweep.py"),
-        lab=_meet(5),
+        lab=_meet("held_once"),
     ),
     Mutant(
         name="begun-counts-as-unbegun",
@@ -85,6 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before='_begin_call.where(tool_calls.c.unbegun_token == sa.bindparam("token"))',
         after="_begin_call",
         tests=("tests/store/test_store_calls.py", "tests/store/test_store_sweep.py"),
+        lab=_meet("held_once"),
     ),
     Mutant(
         name="once-begins-without-token",
@@ -96,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    .values(unbegun_token=None),\n"
         "    takes=HeldCallKey,\n)",
         tests=("tests/store/test_store_calls.py", "tests/store/test_store_sweep.py"),
-        lab=_meet(4),
+        lab=_meet("held_begin"),
     ),
     Mutant(
         name="once-begins-unsaid",
@@ -104,7 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="    if claim.replay is Replay.ONCE:\n        faults.pass_point(",
         after="    if False:\n        faults.pass_point(",
         tests=("tests/faults/test_workers.py",),
-        lab=_meet(5),
+        lab=_meet("held_once"),
     ),
     Mutant(
         name="key-of-the-attempt",
@@ -112,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before='return f"{self.run_id}.{self.iteration}.{self.position}"',
         after='return f"{self.run_id}.{self.iteration}.{self.position}.{self.attempt}"',
         tests=("tests/store/test_store_calls.py", "tests/faults/test_workers.py"),
-        lab=_meet(2),
+        lab=_meet("held_call"),
     ),
     # --- claims
     Mutant(
@@ -121,7 +127,6 @@ MUTANTS: tuple[Mutant, ...] = (
         before='tool_calls.c.lease_token.is_not_distinct_from(sa.bindparam("token")),',
         after='sa.or_(tool_calls.c.lease_token.is_not_distinct_from(sa.bindparam("token")), tool_calls.c.run_pk > 0),',
         tests=("tests/store/test_store_calls.py",),
-        lab=_meet(5),
     ),
     Mutant(
         name="doubled-hint-claims-call",
@@ -129,7 +134,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="            tool_calls.c.hinted_at.is_not(None),\n",
         after="",
         tests=("tests/store/test_store_calls.py",),
-        lab=_meet(10),
+        lab=_meet("doubled_call"),
     ),
     Mutant(
         name="doubled-hint-claims-iteration",
@@ -137,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before='        runs.c.hinted_at.is_not(None),\n        runs.c.lease_token.is_(None),\n        runs.c.iteration == sa.bindparam("iter"),\n',
         after='        runs.c.iteration == sa.bindparam("iter"),\n',
         tests=("tests/store/test_store_turns.py", "tests/store/test_store_races.py"),
-        lab=_meet(9),
+        lab=_meet("doubled_turn"),
     ),
     Mutant(
         name="older-attempt-claims-call",
@@ -166,6 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="return time.clock_gettime(STEADY_CLOCK) - self._renewed_at < self._ttl_s * _TRUSTED_PART",
         after="return True",
         tests=("tests/tasks/test_leases.py",),
+        lab=_meet("held_delivery"),
     ),
     Mutant(
         name="sweep-takes-moved-call",
@@ -207,6 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="waiting.children_max, children.lock_waiting_call)\n    if not is_last:",
         after="waiting.children_max, children.lock_waiting_call)\n    if False:",
         tests=("tests/store/test_store_children.py",),
+        lab=_OF_CHILDREN,
     ),
     Mutant(
         name="session-freed-by-anybody",
@@ -255,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return Spent(usage=usage, cost=estimate_lost_cost(usage, priced, loaded.usual))\n",
         after="    return Spent()\n",
         tests=("tests/store/test_store_unknown_attempts.py",),
-        lab=_meet(6),
+        lab=_meet("held_reply"),
     ),
     # --- deliveries
     Mutant(
@@ -264,6 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="deliveries.c.lease_token == claim.token)\n            .values(updated_at",
         after="deliveries.c.pk > 0)\n            .values(updated_at",
         tests=("tests/store/test_delivering.py",),
+        lab=_meet("held_delivery", "doubled_delivery"),
     ),
     Mutant(
         name="doubled-hint-claims-delivery",
@@ -271,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="                    deliveries.c.hinted_at.is_not(None),\n                    deliveries.c.attempts == effect.attempt - 1,\n",
         after="",
         tests=("tests/store/test_delivering.py",),
-        lab=_meet(11),
+        lab=_meet("doubled_delivery"),
     ),
     Mutant(
         name="older-attempt-claims-delivery",
@@ -292,7 +300,7 @@ MUTANTS: tuple[Mutant, ...] = (
         after="if False:",
         times=2,
         tests=("tests/store/test_delivering.py",),
-        lab=_meet(1),
+        lab=_meet("held_delivery"),
     ),
     # --- people
     Mutant(
@@ -301,7 +309,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="waits.c.kind == kind.value, waits.c.closed_at.is_(None))\n    if wait_id",
         after="waits.c.kind == kind.value)\n    if wait_id",
         tests=("tests/store/test_store_waits.py",),
-        lab=(*_QUIET, "--runs", "3", "--duels", "0"),
+        lab=_OF_QUESTIONS,
     ),
     Mutant(
         name="known-event-taken-again",
@@ -353,7 +361,7 @@ MUTANTS: tuple[Mutant, ...] = (
         before="    if author.call_key is None:\n        return None\n",
         after="    return None\n",
         tests=("tests/store/test_store_memories.py",),
-        lab=_meet(3),
+        lab=_meet("held_memory"),
     ),
     Mutant(
         name="request-key-taken-twice",

@@ -27,7 +27,7 @@ Examples:
   hermes-worker dev chaos --sqlite --kills 100
   hermes-worker dev chaos --database postgresql://user@host/empty_database"""
 )
-@click.option("--runs", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Agent runs to submit.")
+@click.option("--runs", type=click.IntRange(0, 100_000), default=20, show_default=True, help="Agent runs to submit.")
 @click.option(
     "--steps",
     type=click.IntRange(1, 1_000),
@@ -63,11 +63,17 @@ Examples:
     help="Runs in which two workers are brought to one row; 11 are one of each kind.",
 )
 @click.option(
+    "--duel", "kinds", multiple=True, metavar="KIND", help="One more duel, of this kind, as held_once. May be repeated."
+)
+@click.option(
     "--people",
     type=click.IntRange(0, 100),
     default=0,
     show_default=True,
     help="People outside who submit, answer, write and schedule everything twice at once.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 50), default=2, show_default=True, help="Workers for models, and for tools."
 )
 @click.option("--only-kills", is_flag=True, help="Inject nothing but kills, to measure the takeover.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Work in this directory and leave it behind.")
@@ -85,7 +91,9 @@ def chaos(
     lease_ttl_s: float,
     trees: bool,
     duels: int,
+    kinds: tuple[str, ...],
     people: int,
+    workers: int,
     only_kills: bool,
     keep: Path | None,
     is_json: bool,
@@ -96,12 +104,15 @@ def chaos(
     duplicates and drops messages, and jumps clocks. Exits with 1 when an invariant is broken, and with 2 when none is
     and something was not finished in time: it may only be slow, so nothing is said about it.
     """
+    from hermes_worker.lab.duels import DuelKind
     from hermes_worker.lab.lab import LabOptions, run_lab
     from hermes_worker.lab.report import render_json, render_text
     from hermes_worker.local.postgres import can_start_postgres
 
     if sum((bool(database), own_postgres, sqlite)) > 1:
         raise click.UsageError("--database, --own-postgres and --sqlite exclude each other: choose one database")
+    if unknown := set(kinds) - set(DuelKind):
+        raise click.UsageError(f"--duel: {min(unknown)!r} is no kind of duel; there are {', '.join(DuelKind)}")
     options = LabOptions(
         runs=runs,
         steps=steps,
@@ -114,7 +125,9 @@ def chaos(
         only_kills=only_kills,
         has_trees=trees,
         duels=duels,
+        duel_kinds=[DuelKind(kind) for kind in kinds],
         people=people,
+        workers_per_role=workers,
     )
 
     with tempfile.TemporaryDirectory(prefix="hermes-chaos-", ignore_cleanup_errors=True) as temporary:
@@ -133,7 +146,7 @@ def chaos(
 
 def _show_progress(progress: LabProgress) -> None:
     if sys.stderr.isatty():
-        done = min(1.0, progress.steps_done / progress.steps_total)
+        done = min(1.0, progress.steps_done / max(1, progress.steps_total))
         bar = "#" * round(done * _BAR_CHARS)
         sys.stderr.write(
             f"\r[{bar:<{_BAR_CHARS}}] {progress.steps_done}/{progress.steps_total} steps, "

@@ -57,7 +57,9 @@ def check_invariants(
             _find_events_with_gaps(connection),
             _find_transcripts_with_gaps(connection),
             _find_sessions_held(connection),
+            _find_runs_mixed(connection),
             _find_orphans(connection),
+            _find_children_not_awaited(connection),
             *check_counts(connection, usage or {}, prices_usd),
             _find_questions_open(connection),
             _find_unbooked_requests(connection, model_requests),
@@ -269,6 +271,38 @@ def _find_sessions_held(connection: Connection) -> AuditFinding:
     for row in rows:
         broken.add(f"session {row.session_id} is held by a run that has ended")
     return broken.make_finding("sessions held by ended runs")
+
+
+def _find_runs_mixed(connection: Connection) -> AuditFinding:
+    """The runs of a session follow each other: no run replies between two replies of another."""
+    broken = BrokenInvariant()
+    turns: dict[int, list[int]] = defaultdict(list)
+    replies = sa.select(messages.c.session_pk, messages.c.run_pk).where(messages.c.role == "assistant")
+    for row in connection.execute(
+        replies.where(messages.c.run_pk != 0).order_by(messages.c.session_pk, messages.c.seq)
+    ):
+        if turns[row.session_pk][-1:] != [row.run_pk]:
+            turns[row.session_pk].append(row.run_pk)
+    for session_pk, order in turns.items():
+        if len(order) > len(set(order)):
+            broken.add(f"session {session_pk}: the replies of its runs come in the order {order}")
+    return broken.make_finding("runs of one session at work at once")
+
+
+def _find_children_not_awaited(connection: Connection) -> AuditFinding:
+    """A call that delegated has its result when all of its children have ended, and not before."""
+    broken = BrokenInvariant()
+    joined = sa.and_(
+        tool_calls.c.run_pk == runs.c.parent_pk,
+        tool_calls.c.iteration == runs.c.parent_iteration,
+        tool_calls.c.position == runs.c.parent_position,
+        tool_calls.c.status.in_(["succeeded", "failed"]),
+    )
+    is_late = sa.or_(runs.c.finished_at.is_(None), runs.c.finished_at > tool_calls.c.settled_at)
+    late = sa.select(runs.c.run_id).join(tool_calls, joined).where(is_late, runs.c.is_background == 0)
+    for row in connection.execute(late):
+        broken.add(f"{row.run_id} ended after the call that began it had its result")
+    return broken.make_finding("children that their parent did not wait for")
 
 
 def _find_orphans(connection: Connection) -> AuditFinding:

@@ -32,6 +32,7 @@ def check_counts(connection: Connection, usage: Usage, prices_usd: tuple[int, in
         _find_calls_off(connection),
         _find_budgets_off(connection),
         _find_reservations_kept(connection),
+        _find_lost_requests_free(connection),
     ]
 
 
@@ -136,6 +137,15 @@ def _find_reservations_kept(connection: Connection) -> AuditFinding:
         if reserved != held.get(row.root_pk, (0, 0, 0)):
             broken.add(f"budget {row.root_pk}: {reserved} reserved, and claims hold {held.get(row.root_pk, (0, 0, 0))}")
     return broken.make_finding("reservations that nobody holds")
+
+
+def _find_lost_requests_free(connection: Connection) -> AuditFinding:
+    """A request of unknown outcome may have been billed, so its tokens are estimated and booked."""
+    broken = BrokenInvariant()
+    lost = sa.select(runs.c.run_id, runs.c.unknown_attempts).where(runs.c.unknown_attempts > 0)
+    for row in connection.execute(lost.where(runs.c.unknown_input_tokens == 0)):
+        broken.add(f"{row.run_id}: {row.unknown_attempts} requests of unknown outcome, and none of their tokens booked")
+    return broken.make_finding("requests of unknown outcome for nothing")
 
 
 def _count_replies(connection: Connection) -> Counter[int]:

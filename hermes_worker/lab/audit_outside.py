@@ -34,7 +34,7 @@ class OutsideFacts:
     taken: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The bodies that the sink of deliveries took, by idempotency key."""
     frozen_before_sending: Collection[str] = ()
-    """Runs of which a worker froze before it sent their delivery."""
+    """Runs of which a worker froze before it sent their delivery, and lost it meanwhile."""
     process_marks: Path | None = None
     """The file into which background processes wrote."""
     wrong_answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -52,7 +52,11 @@ def check_outside(connection: Connection, facts: OutsideFacts) -> list[AuditFind
         _find_memories_off(connection),
         *(
             AuditFinding(invariant=name, broken=len(facts.wrong_answers.get(name, ())), examples=_first(facts, name))
-            for name in ("requests taken twice", "messages taken by a gateway that lost its account")
+            for name in (
+                "requests taken twice",
+                "answers that met no question",
+                "messages taken by a gateway that lost its account",
+            )
         ),
     ]
 
@@ -63,15 +67,16 @@ def _first(facts: OutsideFacts, name: str) -> tuple[str, ...]:
 
 def _check_deliveries(connection: Connection, facts: OutsideFacts) -> list[AuditFinding]:
     """A delivery that is said to have arrived did, under one key and with one text; and it was sent as often as an
-    attempt was made that could send."""
+    attempt was made that could send. Where no attempt was lost or failed, that is once, however many were begun."""
     lost, repeated = BrokenInvariant(), BrokenInvariant()
-    wanted = sa.select(deliveries.c.delivery_id, deliveries.c.state, deliveries.c.attempts, runs.c.run_id)
+    sent = sa.case((deliveries.c.error_kind.is_(None), 1), else_=deliveries.c.attempts)
+    wanted = sa.select(deliveries.c.delivery_id, deliveries.c.state, sent.label("sent"), runs.c.run_id)
     known = set()
     for row in connection.execute(wanted.join(runs, runs.c.pk == deliveries.c.run_pk)):
         key = f"{row.delivery_id}:0"
         known.add(key)
         taken = facts.taken.get(key, ())
-        sent_max = row.attempts - int(row.run_id in facts.frozen_before_sending)
+        sent_max = row.sent - int(row.run_id in facts.frozen_before_sending)
         if row.state in ("failed", "abandoned") or (row.state == "delivered" and not taken):
             lost.add(f"{row.delivery_id} is {row.state}, and was taken {len(taken)} times")
         if len(taken) > sent_max or len(set(taken)) > 1:

@@ -2,9 +2,9 @@
 
 Each duel is a run of its own, whose workers find its fault plan in their environment. In a held duel the first process
 that passes the point freezes itself (SIGSTOP) and says so by the file that its fault plan names; a worker that takes
-the row over stalls at the same point, and just then the frozen one is woken. In a doubled duel every claim of the run
-stalls, and its message is sent again while the claim is held. The messages of all other claims are doubled as well, and
-for rows that are due for another attempt the message of the attempt before is sent once more.
+the row over stalls at the same point, and just then the frozen one is woken. In a doubled duel the first claim stalls
+there and says so, and its message is sent again meanwhile. The messages of all other claims are doubled as well,
+once each, and for rows that are due for another attempt the message of the attempt before is sent once more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import cycle, islice
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -27,9 +28,8 @@ from hermes_worker.store.tables import deliveries, runs, tool_calls
 from hermes_worker.system.faults import FaultPoint
 
 _STALL_S = 2.0
-"""How long the second writer waits at the point: long enough for the first to wake up and do what it was about to."""
-_DOUBLED_STALL_S = 0.6
-_HELD_TTLS_MAX = 6.0
+"""How long a writer waits at the point: long enough for the other to do what it was about to."""
+_HELD_TTLS_MAX = 10.0
 """A frozen worker whom nobody relieves within so many leases is woken all the same."""
 
 
@@ -54,6 +54,7 @@ class DuelKind(StrEnum):
     """Frozen after it sent a delivery."""
     DOUBLED_TURN = "doubled_turn"
     DOUBLED_CALL = "doubled_call"
+    """Claimed a second time when a ``once`` call has acted and not settled."""
     DOUBLED_DELIVERY = "doubled_delivery"
 
     @property
@@ -75,15 +76,16 @@ _POINTS: Mapping[DuelKind, FaultPoint] = {
     DuelKind.HELD_PROCESS: FaultPoint.CALL_TOOL_AFTER_RUN,
     DuelKind.HELD_SENT: FaultPoint.DELIVER_AFTER_SEND,
     DuelKind.DOUBLED_TURN: FaultPoint.ITERATE_AFTER_CLAIM,
-    DuelKind.DOUBLED_CALL: FaultPoint.CALL_TOOL_AFTER_CLAIM,
+    DuelKind.DOUBLED_CALL: FaultPoint.CALL_TOOL_AFTER_RUN,
     DuelKind.DOUBLED_DELIVERY: FaultPoint.DELIVER_AFTER_CLAIM,
 }
 
 
-def choose_duels(count: int, seed: int) -> dict[str, DuelKind]:
-    """Choose a kind for each of ``count`` duels, in turns, under the ids that their runs will have."""
-    kinds = list(DuelKind)
-    return {f"run_d0e1{seed % 0xFFFF:04x}{number:024x}": kinds[number % len(kinds)] for number in range(count)}
+def choose_duels(count: int, seed: int, kinds: Iterable[DuelKind] = ()) -> dict[str, DuelKind]:
+    """Choose duels of all kinds by turns, ``count`` of them, and then those of ``kinds``, under the ids that their runs
+    will have."""
+    chosen = [*islice(cycle(DuelKind), count), *kinds]
+    return {f"run_d0e1{seed % 0xFFFF:04x}{number:024x}": kind for number, kind in enumerate(chosen)}
 
 
 def write_duel_plan(duels: Mapping[str, DuelKind], directory: Path) -> str:
@@ -93,9 +95,9 @@ def write_duel_plan(duels: Mapping[str, DuelKind], directory: Path) -> str:
 
 def _plan_one(run_id: str, kind: DuelKind, directory: Path) -> str:
     point = _POINTS[kind].value
-    if not kind.is_held:
-        return f"{point}=stall:{_DOUBLED_STALL_S}?{run_id}"
     first, second = (directory / f"{run_id}.{which}" for which in ("first", "second"))
+    if not kind.is_held:
+        return f"{point}=stall:{_STALL_S}?{run_id}!{first}"
     return f"{point}=stop?{run_id}!{first};{point}=stall:{_STALL_S}?{run_id}!{second}"
 
 
@@ -119,7 +121,7 @@ class DuelReferee:
     fought: dict[str, int] = field(default_factory=dict)
     """Duels in which two workers met, by kind."""
     frozen_before_sending: set[str] = field(default_factory=set)
-    """Runs whose delivery a worker was about to send when it froze."""
+    """Runs whose delivery a worker was about to send when it froze, and lost before it woke."""
     _frozen: dict[str, _FrozenWorker] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
     _doubled: set[str] = field(default_factory=set)
@@ -146,8 +148,6 @@ class DuelReferee:
                 return
             self.fleet.relieve(worker)
             self._frozen[run_id] = _FrozenWorker(worker, time.monotonic())
-            if kind is DuelKind.HELD_DELIVERY:
-                self.frozen_before_sending.add(run_id)
         frozen = self._frozen.get(run_id)
         if frozen is None:
             return
@@ -155,18 +155,23 @@ class DuelReferee:
         leases = (time.monotonic() - frozen.at) / self.ttl_s
         if has_met or leases > _HELD_TTLS_MAX or (leases > 1 and _is_settled(connection, run_id, kind)):
             del self._frozen[run_id]
+            if kind is DuelKind.HELD_DELIVERY and _is_lost(connection, run_id):
+                self.frozen_before_sending.add(run_id)
             self.fleet.thaw(frozen.worker)
             self._count(kind)
 
     def _double_messages(self, connection: Connection) -> None:
         again = []
-        for token, hint in _list_claims(connection):
-            if token not in self._doubled:
-                self._doubled.add(token)
-                again += [hint, hint]
-                kind = self.duels.get(hint.effect.run_id)
-                if kind is not None and not kind.is_held:
-                    self._count(kind)
+        for row, hint in _list_claims(connection):
+            run_id = hint.effect.run_id
+            kind = self.duels.get(run_id)
+            is_duel = kind is not None and not kind.is_held
+            if row in self._doubled or (is_duel and not (self.directory / f"{run_id}.first").exists()):
+                continue
+            self._doubled.add(row)
+            again += [hint, hint]
+            if kind is not None and is_duel:
+                self._count(kind)
         self.publisher.send(again)
 
     def _count(self, kind: DuelKind) -> None:
@@ -177,6 +182,13 @@ def _read_latch(path: Path) -> int | None:
     with suppress(OSError, ValueError):
         return int(path.read_text(encoding="utf-8"))
     return None
+
+
+def _is_lost(connection: Connection, run_id: str) -> bool:
+    """Whether a delivery of the run was taken away from its worker. One that was not is given back, and then its
+    attempt does not count."""
+    its = sa.select(deliveries.c.pk).join(runs, runs.c.pk == deliveries.c.run_pk).where(runs.c.run_id == run_id)
+    return connection.execute(its.where(deliveries.c.losses > 0)).first() is not None
 
 
 def _is_settled(connection: Connection, run_id: str, kind: DuelKind) -> bool:
@@ -190,12 +202,13 @@ def _is_settled(connection: Connection, run_id: str, kind: DuelKind) -> bool:
 
 def _list_claims(connection: Connection) -> Iterable[tuple[str, Hint]]:
     """List what is claimed at the moment, each with the message of its claim; and what is due again, each with the
-    message of the attempt before."""
+    message of the attempt before. The names are the same however often a row is claimed for one attempt, and for a
+    delivery ever: a guard that is gone must not feed itself."""
     at = time.time()
     turns = sa.select(runs.c.run_id, runs.c.iteration, runs.c.attempt, runs.c.lease_token)
     for row in connection.execute(turns.where(runs.c.lease_token.is_not(None))):
         turn = Iterate(run_id=row.run_id, iteration=row.iteration + 1, attempt=row.attempt)
-        yield row.lease_token, Hint(effect=turn, at=at)
+        yield f"{turn}", Hint(effect=turn, at=at)
     calls = sa.select(
         runs.c.run_id,
         tool_calls.c.iteration,
@@ -207,10 +220,10 @@ def _list_claims(connection: Connection) -> Iterable[tuple[str, Hint]]:
     for call in connection.execute(calls.where(sa.or_(tool_calls.c.lease_token.is_not(None), is_due_again))):
         attempt = call.attempt if call.lease_token else call.attempt - 1
         effect = RunTool(run_id=call.run_id, iteration=call.iteration, position=call.position, attempt=attempt)
-        yield call.lease_token or f"{effect}", Hint(effect=effect, at=at)
+        yield f"{effect} {call.lease_token is None}", Hint(effect=effect, at=at)
     sent = sa.select(deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.lease_token, runs.c.run_id)
     sent = sent.outerjoin(runs, runs.c.pk == deliveries.c.run_pk).where(deliveries.c.lease_token.is_not(None))
     for held in connection.execute(sent):
         owner = held.run_id or held.delivery_id
         send = SendDelivery(run_id=owner, delivery_id=held.delivery_id, attempt=held.attempts)
-        yield held.lease_token, Hint(effect=send, at=at)
+        yield held.delivery_id, Hint(effect=send, at=at)

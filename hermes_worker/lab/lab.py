@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker import settings
 from hermes_worker.agent.tools.catalog import default_catalog
 from hermes_worker.broker.queue import KEY_PREFIX, HintPublisher, QueueName, build_redis_client
-from hermes_worker.core.errors import UnavailableError
+from hermes_worker.core.errors import InvalidTransition, UnavailableError
 from hermes_worker.core.run_views import WaitView
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.lab.audit import check_invariants, is_at_rest, list_unfinished, sum_model_requests
@@ -83,6 +83,8 @@ class LabOptions:
     concurrency: int = 8
     duels: int = 0
     """Runs in which two workers are brought to one row (``lab.duels``), of every kind by turns."""
+    duel_kinds: Sequence[DuelKind] = ()
+    """Kinds of more such runs, one of each."""
     people: int = 0
     """People and programs outside that do everything twice at once (``lab.people``)."""
     poisons: int = 0
@@ -189,7 +191,7 @@ def _make_stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabS
 def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProgress], None]) -> LabReport:
     """Do the whole experiment in ``directory``. Raises ``ConfigurationError`` when a server cannot be had."""
     given = settings.load_settings()
-    duels = choose_duels(options.duels, options.seed)
+    duels = choose_duels(options.duels, options.seed, options.duel_kinds)
     plan = ";".join(filter(None, (_POISONS, write_duel_plan(duels, directory))))
     with _make_stack(options, directory, prepares=given.database.prepared_statements) as stack:
         database = stack.open_database()
@@ -361,7 +363,7 @@ def _play_the_user(bench: _Experiment) -> None:
     waits, store, publisher = Waits(bench.database), Runs(bench.database), HintPublisher(bench.redis)
     try:
         for question in waits.list_open():
-            bench.answered += _answer_twice(waits, publisher, question)
+            bench.answered += _answer_twice(bench, publisher, question)
         for run_id in _with_children_at_work(bench.database) & bench.to_stop:
             stopped = store.stop_tree(run_id)
             publisher.publish_stops(stopped.run_ids, stopped.hints)
@@ -371,11 +373,18 @@ def _play_the_user(bench: _Experiment) -> None:
         return
 
 
-def _answer_twice(waits: Waits, publisher: HintPublisher, question: WaitView) -> int:
+def _answer_twice(bench: _Experiment, publisher: HintPublisher, question: WaitView) -> int:
     """Two people allow a command at once; returns how many answers were taken."""
+    assert bench.people is not None
+    wrong, waits = bench.people.wrong, Waits(bench.database)
 
     def answer() -> None:
-        publisher.send(waits.approve(question.run_id, ApprovalChoice.ONCE, by="chaos:lab", wait_id=question.wait_id))
+        try:
+            hints = waits.approve(question.run_id, ApprovalChoice.ONCE, by="chaos:lab", wait_id=question.wait_id)
+        except InvalidTransition as error:
+            wrong.setdefault("answers that met no question", []).append(str(error))
+        else:
+            publisher.send(hints)
 
     return len(do_at_once(answer, (NotWaiting, NothingAsked, UnavailableError)))
 

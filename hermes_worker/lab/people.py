@@ -1,8 +1,9 @@
 """People and programs around the fleet who do everything twice at once: the lab's writers from outside.
 
 Each round brings two callers to one row at the same moment: a request under one idempotency key, a message that two
-gateways have read, a slot that two schedulers look at, and a gateway that lost its account and does not know. What the
-calls answered is judged at once; what they wrote is judged by the audit.
+gateways have read, a slot that two schedulers look at, and a gateway that lost its account and does not know. A run
+that waits for its session is stopped, and the next one must go on waiting. What the calls answered is judged at once;
+what they wrote is judged by the audit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.broker.queue import HintPublisher
 from hermes_worker.core.errors import LeaseLost, UnavailableError
-from hermes_worker.lab.script import build_answer_prompt
+from hermes_worker.lab.script import build_answer_prompt, build_line_prompt
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.gateway import AccountLease, EventKnown, GatewayRows, InboundEvent
 from hermes_worker.store.jobs.job_rows import DueJob, JobProgress, JobRow, JobTick, Slot
@@ -32,6 +33,8 @@ CRON, CHAT = "cron", "chat:lab"
 """Sources of the runs that slots and messages begin."""
 _MEET_S = 0.3
 """How long one caller waits for the other inside its transaction; with a guard that locks, the other never comes."""
+_LINE_STEPS = 4
+"""Steps of a run whose session others wait for: long enough that the next one would meet it."""
 _LEASE_S = 600.0
 """So long that it lapses only where the lab lets it."""
 _T = TypeVar("_T")
@@ -64,9 +67,23 @@ class People:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _live(self, number: int) -> None:
+        _insist(partial(self._leave_line, number))
         for act in (self._submit_twice, self._fire_twice, self._hear_twice):
             for round_ in range(ROUNDS):
                 _insist(partial(act, number, round_))
+
+    # --- sessions ---
+
+    def _leave_line(self, number: int) -> None:
+        """Three runs of one session, of which the second is stopped when the first has its turn."""
+        store, made = Runs(self.database), []
+        for place in range(3):
+            new = self.build_run(build_line_prompt(f"line {number}.{place}", _LINE_STEPS))
+            key = f"line-{number}-{place}"
+            made.append(store.create(replace(new, session_id=f"line {number}", idempotency_key=key, fingerprint="lab")))
+        stopped = store.stop_tree(made[1].run_id)
+        self.publisher.publish_stops(stopped.run_ids, stopped.hints)
+        self._send(*made)  # not before: the first run is to be at work when the second one ends
 
     # --- requests ---
 

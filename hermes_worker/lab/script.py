@@ -51,7 +51,7 @@ def build_duel_prompt(number: int, kind: DuelKind, processes: str) -> str:
         case DuelKind.HELD_PROCESS:
             command = {"command": f"echo duel-{number} >> {processes}", "background": True}
             return _render_script([_build_step("terminal", command)])
-        case DuelKind.HELD_BEGIN | DuelKind.HELD_ONCE:
+        case DuelKind.HELD_BEGIN | DuelKind.HELD_ONCE | DuelKind.DOUBLED_CALL:
             replay = Replay.ONCE
         case _:
             replay = Replay.KEYED
@@ -61,6 +61,11 @@ def build_duel_prompt(number: int, kind: DuelKind, processes: str) -> str:
 def build_answer_prompt(mark: str) -> str:
     """The prompt of a run that answers at once."""
     return f"{_render_script([])} ({mark})"
+
+
+def build_line_prompt(mark: str, steps: int) -> str:
+    """The prompt of a run that works for ``steps`` steps while others wait for its session."""
+    return _render_script([{"calls": _build_sink_calls(f"{mark}.{{i}}"), "repeat": steps}])
 
 
 def build_gated_prompt(mark: str, file: str) -> str:

@@ -99,6 +99,7 @@ class LabStack:
             "HERMES_RESEND_GRACE_S": "1",
             "HERMES_DRAIN_S": "5",
             "HERMES_MAX_CONCURRENT_CHILDREN": "8",
+            "HERMES_APPROVALS_TIMEOUT_S": "0",  # whoever answers may be slow here
         }
 
     @property

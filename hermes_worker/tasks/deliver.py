@@ -101,7 +101,7 @@ def _deliver(parts: DeliveryContext, effect: SendDelivery) -> None:
         count("hint.stale")
         return
     count("delivery.claimed")
-    faults.pass_point(FaultPoint.DELIVER_AFTER_CLAIM, effect.run_id)
+    faults.pass_point(FaultPoint.DELIVER_AFTER_CLAIM, claim.run_id or claim.delivery_id)
     with (
         bind_facts(delivery_id=claim.delivery_id, run_id=claim.run_id, attempt=claim.attempt),
         parts.leases.hold_claim(claim.token, claim.run_id or claim.delivery_id, may_hand_over=False) as abort,

@@ -13,7 +13,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.lab.audit import check_invariants, is_at_rest, list_unfinished
 from hermes_worker.lab.audit_outside import OutsideFacts
 from hermes_worker.store.outbox.deliveries import enqueue_deliveries
-from hermes_worker.store.tables import budgets, deliveries, runs
+from hermes_worker.store.tables import budgets, deliveries, messages, runs, tool_calls
 
 
 def broken(store: Store, tmp_path: Path, *run_ids: str, **more: Any) -> set[str]:
@@ -62,6 +62,38 @@ def test_a_reservation_that_no_claim_holds_is_seen(store: Store, tmp_path: Path)
     assert broken(store, tmp_path, run_id) == {"reservations that nobody holds"}
 
 
+def test_a_lost_request_whose_tokens_nobody_booked_is_seen(store: Store, tmp_path: Path) -> None:
+    run_id = store.submit().run_id
+    store.change(runs, run_id, unknown_attempts=1)
+    assert broken(store, tmp_path, run_id) == {"requests of unknown outcome for nothing"}
+    store.change(runs, run_id, unknown_input_tokens=7)
+    assert broken(store, tmp_path, run_id) == set()
+
+
+def test_a_run_that_replies_between_replies_of_another_one_of_its_session_is_seen(store: Store, tmp_path: Path) -> None:
+    first = store.with_tools(Replay.PURE, session_id="s")
+    store.settle(first)
+    store.answer(first)
+    store.answer(store.submit(session_id="s").run_id)
+    assert broken(store, tmp_path, first) == set()
+    replies = messages.c.role == "assistant"
+    with store.database.write() as connection:
+        rows = connection.execute(sa.select(messages.c.seq, messages.c.run_pk).where(replies).order_by("seq")).all()
+        for (seq, _), (_, run_pk) in zip(rows[1:], rows[:0:-1], strict=True):
+            connection.execute(sa.update(messages).where(messages.c.seq == seq).values(run_pk=run_pk))
+    assert "runs of one session at work at once" in broken(store, tmp_path, first)
+
+
+def test_a_call_that_did_not_wait_for_its_children_is_seen(store: Store, tmp_path: Path) -> None:
+    run_id = store.with_tools(Replay.PURE)
+    store.delegate(run_id, 2)
+    wanted = "children that their parent did not wait for"
+    assert wanted not in broken(store, tmp_path, run_id)
+    with store.database.write() as connection:
+        connection.execute(sa.update(tool_calls).values(status="succeeded", waits_for=None, settled_at=1.0))
+    assert wanted in broken(store, tmp_path, run_id)
+
+
 def test_tokens_that_the_provider_did_not_count_are_seen(store: Store, tmp_path: Path) -> None:
     run_id = store.submit(input="count me").run_id
     store.answer(run_id)
@@ -89,6 +121,12 @@ def test_deliveries_are_judged_by_what_was_taken_under_their_keys(store: Store, 
     assert judge({}) == {"deliveries lost"}
     assert judge({key: ["a", "a"]}) == judge({key: ["a"], "other": ["b"]}) == {"deliveries repeated"}
     assert judge({key: ["a"]}, frozen_before_sending={run_id}) == {"deliveries repeated"}
+    with store.database.write() as connection:
+        connection.execute(sa.update(deliveries).values(attempts=2))
+    assert judge({key: ["a", "a"]}) == {"deliveries repeated"}, "no attempt was lost, so one could send"
+    with store.database.write() as connection:
+        connection.execute(sa.update(deliveries).values(error_kind="ambiguous"))
+    assert judge({key: ["a", "a"]}) == set()
 
 
 def test_a_run_of_a_job_without_its_slot_is_seen(store: Store, tmp_path: Path) -> None:
