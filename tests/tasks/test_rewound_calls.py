@@ -11,21 +11,25 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.store import Store, opened, settlement
+from support.store import Store, new_run, opened, settlement
 from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.core.forks import ForkMatch, ForkTerms, ForkTools
 from hermes_worker.core.inner_calls import InnerCall
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
+from hermes_worker.features.forks.rows import NewFork, load_original, open_fork
 from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
 from hermes_worker.store.restore_detection import mark_epoch
 from hermes_worker.store.rewinds import Rewind, settled_since
+from hermes_worker.store.runs.runs import create_run_id
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Sessions
@@ -79,28 +83,41 @@ def bank(database_url: str, tmp_path: Path) -> Iterator[Bank]:
         yield Bank(store, turns, tmp_path)
 
 
-def undo(bank: Bank, session: str, _run_id: str) -> tuple[str, dict[str, Any]]:
+def fork(bank: Bank, _session: str, run_id: str) -> str:
+    with bank.store.database.read() as connection:
+        original, _ = load_original(connection, run_id)
+    fork_id = create_run_id()
+    terms = ForkTerms(run_id=run_id, step=0, rows=0, tools=ForkTools.LIVE, match=ForkMatch.STRICT)
+    new = NewFork(run_id=fork_id, original=original, has_input=True, terms=terms, prompt=None)
+    asked = new_run(
+        input=[], source="api", run_id=fork_id, session_id=fork_id, open_session=partial(open_fork, new=new)
+    )
+    return bank.store.runs.create(asked).run_id
+
+
+def undo(bank: Bank, session: str, _run_id: str) -> str:
     Sessions(bank.store.database).fork(session, name=f"{session}-undone", last=2)
-    return f"{session}-undone", {}
+    return bank.begin(f"{session}-undone", "pay")
 
 
-def undo_everything(bank: Bank, session: str, _run_id: str) -> tuple[str, dict[str, Any]]:
+def undo_everything(bank: Bank, session: str, _run_id: str) -> str:
     Sessions(bank.store.database).fork(session, name=f"{session}-empty", last=0)
-    return f"{session}-empty", {}
+    return bank.begin(f"{session}-empty", "pay")
 
 
-def retry(_bank: Bank, session: str, run_id: str) -> tuple[str, dict[str, Any]]:
-    return session, {"retry_of": run_id}
+def retry(bank: Bank, session: str, run_id: str) -> str:
+    return bank.begin(session, "pay", retry_of=run_id)
 
 
-def restore_files(bank: Bank, session: str, run_id: str) -> tuple[str, dict[str, Any]]:
+def restore_files(bank: Bank, session: str, run_id: str) -> str:
     rewind = Rewind(calls=settled_since(0.0), files_note="files are back")
     RunWorkspaces(bank.store.database).record_restore(run_id, "abc", before="def", files=1, rewind=rewind)
-    return session, {}
+    return bank.begin(session, "pay")
 
 
-Door = Callable[[Bank, str, str], tuple[str, dict[str, Any]]]
-DOORS: tuple[Door, ...] = (undo, undo_everything, retry, restore_files)
+Door = Callable[[Bank, str, str], str]
+"""Takes a conversation back, whose run it is given, and returns the run that goes on."""
+DOORS: tuple[Door, ...] = (fork, undo, undo_everything, retry, restore_files)
 VARIANTS = ("same", "keys", "comment", "id", "amount")
 
 
@@ -124,9 +141,7 @@ def attack(bank: Bank, door: Door, seed: int) -> None:
     bank.settle(run_id, ApprovalChoice.SESSION)
     assert bank.count() == before + 1
     bank.store.answer(run_id, ModelReply(text="paid"))
-    place, more = door(bank, session, run_id)
-
-    again = bank.begin(place, "pay", **more)
+    again = door(bank, session, run_id)
     bank.call(again, write_arguments(command, variant, seed), call_id=f"call_{seed}" if variant == "id" else "c1")
     assert bank.count() == before + 1, f"seed {seed}, {door.__name__}: the action was replayed ({variant})"
     if bank.store.status(again) is RunStatus.WAITING_FOR_APPROVAL:
@@ -243,8 +258,7 @@ def test_an_offered_outcome_is_offered_once_and_a_person_can_have_it_done_again(
     arguments = write_arguments("echo pay >> ledger", "first", 0)
     bank.call(run_id, arguments)
     bank.store.answer(run_id, ModelReply(text="paid"))
-    place, _ = undo(bank, "s", run_id)
-    again = bank.begin(place, "pay")
+    again = undo(bank, "s", run_id)
     bank.call(again, arguments)
     assert "already_done" in bank.store.results(again)[-1]
     bank.call(again, arguments)
