@@ -1,8 +1,9 @@
 """Write the pages of ``docs/reference``: ``python docs/make_reference.py``.
 
 Each page is made from the one place that declares what it lists: the fields of the settings, the API's OpenAPI
-document, the tree of commands, the catalogue of metrics, the names of events, the catalogue of chat platforms, and the
-tables of the database. A test compares the pages with what this module makes, so a change of a declaration needs one
+document, the tree of commands, the catalogue of metrics, the names of events, the catalogues of chat platforms and of
+providers, the declarations of tools, and the tables of the database. Why the replay class of a tool is right stands in
+``WHY`` here. A test compares the pages with what this module makes, so a change of a declaration needs one
 run of it.
 
 An item has one sentence, the first of its declaration. Settings keep all of theirs: what happens without a value, and
@@ -23,7 +24,9 @@ import redis
 import sqlalchemy as sa
 
 from hermes_worker import installed
+from hermes_worker.agent.source_tools import build_bridge_specs
 from hermes_worker.api.app import create_app
+from hermes_worker.browser.declarations import build_browser_extension
 from hermes_worker.channels.catalog import Platform, list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.cli import help_page
@@ -32,8 +35,12 @@ from hermes_worker.cli.groups import DeclaredGroup, load_declarations
 from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS
 from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
 from hermes_worker.core.slash_commands import SLASH_COMMANDS, SlashCommand
+from hermes_worker.extension import ToolSpec, load_reference
+from hermes_worker.installed import load_built_in
 from hermes_worker.metrics.catalogue import METRICS
+from hermes_worker.models.catalog import provider_rows, wire_rows
 from hermes_worker.observe import COUNTED, EVENTS
+from hermes_worker.plugins import list_addons
 from hermes_worker.settings import SettingRow, describe_settings, load_settings
 from hermes_worker.settings.retired import RETIRED
 from hermes_worker.store.build import build_database
@@ -547,6 +554,134 @@ def columns_page() -> str:
     )
 
 
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+_LOOKS = "it only looks"
+_SPENDS = "the same question again costs a request and changes nothing"
+_FURTHER = "a second time it would be further"
+WHY: Final[Mapping[str, str]] = {
+    "browser_back": _FURTHER,
+    "browser_cdp": "a DevTools command may do anything",
+    "browser_click": "a click may buy something",
+    "browser_console": "an expression may do anything",
+    "browser_get_images": _LOOKS,
+    "browser_navigate": "opening a link may use it up",
+    "browser_press": "Enter sends forms",
+    "browser_scroll": _FURTHER,
+    "browser_snapshot": _LOOKS,
+    "browser_type": "pages act on what is typed",
+    "browser_vision": "it only looks, and the question to the model is a row of its own",
+    "clarify": "the call says what is asked for; the question is a row that the parking transaction writes",
+    "cronjob": "a job that is made or run twice is two jobs, or two runs",
+    "delegate_task": "the call says what is asked for; the parking transaction makes the children",
+    "execute_code": "a program may do anything, and so may the tools that it calls",
+    "ha_call_service": "a switch that is toggled twice is where it was",
+    "ha_get_state": _LOOKS,
+    "ha_list_entities": _LOOKS,
+    "ha_list_services": _LOOKS,
+    "hindsight_recall": _LOOKS,
+    "honcho_search": _LOOKS,
+    "image_generate": "each picture is paid for and is another one",
+    "mem0_search": _LOOKS,
+    "memory": "the store knows a change by the key of its call",
+    "patch": "a change that was made is not found again, or is made twice",
+    "process": "a program that reads a line twice acts twice",
+    "process kill": "an id is given to one process ever, and one that has ended stays so",
+    "process list": _LOOKS,
+    "process log": "that the end was seen is written twice with the same effect",
+    "process poll": "that the end was seen is written twice with the same effect",
+    "process wait": "that the end was seen is written twice with the same effect",
+    "read_file": _LOOKS,
+    "search_files": _LOOKS,
+    "send_message": "the outbox knows a message by the key of its call",
+    "session_search": _LOOKS,
+    "skill_manage": "the store knows a change by the key of its call",
+    "skill_view": "a run's skills never change, and a file that it lays out has their hash in its path",
+    "skills_list": "a run's skills never change",
+    "terminal": "a command may do anything",
+    "text_to_speech": "each recording is paid for, and is a file",
+    "todo": "the transaction that settles the call writes the list",
+    "tool_call": "what it names is called, with the class of that tool",
+    "tool_describe": "it looks at what the session stores",
+    "tool_search": "it looks at what the session stores",
+    "vision_analyze": _SPENDS,
+    "web_extract": "it fetches with GET, which changes nothing",
+    "web_search": _SPENDS,
+    "write_file": "the same content in the same place",
+}
+
+
+def tool_specs() -> Iterator[ToolSpec]:
+    """All tools that come with the product, whatever is enabled."""
+    for extension in load_built_in():
+        yield from (tool.spec for tool in extension.tools)
+    for found in list_addons():
+        yield from (tool.spec for tool in load_reference(f"hermes_worker.addons.{found.name}:EXTENSION").tools)
+    yield from (tool.spec for tool in build_browser_extension(has_cdp=True).tools)
+    yield from build_bridge_specs(1)
+
+
+def replay_classes() -> dict[str, str]:
+    """The replay class of each tool, and of a value that has another one (``process kill``)."""
+    found: dict[str, str] = {}
+    for spec in tool_specs():
+        found[spec.name] = spec.replay.value
+        if spec.replay_by is not None:
+            found |= {f"{spec.name} {value}": replay.value for value, replay in spec.replay_by[1].items()}
+    return found
+
+
+def replay_table(of: Mapping[str, str], why: Mapping[str, str] = WHY) -> str:
+    """Raises ``LookupError`` with a sentence for whoever added a tool."""
+    if lacking := sorted(of.keys() - why.keys()):
+        raise LookupError(
+            f"{', '.join(lacking)}: say in WHY of docs/make_reference.py why the replay class is right, then run "
+            "python docs/make_reference.py"
+        )
+    if surplus := sorted(why.keys() - of.keys()):
+        raise LookupError(f"{', '.join(surplus)}: WHY of docs/make_reference.py names what is no tool any more")
+    return table(("Call", "Class", "Why"), [(code(name), code(of[name]), why[name]) for name in sorted(of)])
+
+
+def tools_page() -> str:
+    return page(
+        "Tools",
+        "Every tool of the product and its add-ons, with the class that says what follows when its worker vanishes in "
+        "the middle of a call ([Replay classes](../dispatch.md#replay-classes)).",
+        replay_table(replay_classes()),
+    )
+
+
+# --- providers -------------------------------------------------------------------------------------------------------
+
+
+def providers_page() -> str:
+    providers = [
+        (
+            f"{code(row.name)}{' (asked)' if row.is_called else ''}",
+            codes(row.aliases),
+            code(row.base_url) if row.base_url else row.address_form or "yours",
+            codes(row.key_variables) or "none",
+            code(row.wire or row.home_wire or "chat_completions") + (", by model" if row.model_wires else ""),
+        )
+        for row in provider_rows().values()
+    ]
+    wires = [
+        (code(row.name), f"`[{row.extra}]`" if row.extra else "", "yes" if row.is_called else "unverified live")
+        for row in wire_rows().values()
+    ]
+    return page(
+        "Providers and wires",
+        "Who serves models, by the name that `HERMES_PROVIDER` takes; [Providers](../providers.md) says how one is "
+        "chosen, and what happens when one fails.",
+        "The key is the first of its variables that is set. Providers that are not marked *asked* are **unverified "
+        "live**.",
+        table(("Provider", "Also called", "Address", "Key", "Wire"), providers),
+        "## Wires",
+        table(("Wire", "Extra", "Spoken to its vendor"), wires),
+    )
+
+
 # --- all pages -------------------------------------------------------------------------------------------------------
 
 
@@ -570,6 +705,8 @@ def _makers(document: Schema) -> Mapping[str, Callable[[], str]]:
         "events.md": lambda: events_page(document),
         "platforms.md": platforms_page,
         "columns.md": columns_page,
+        "tools.md": tools_page,
+        "providers.md": providers_page,
     }
 
 

@@ -1,4 +1,4 @@
-"""Every rule of the original for tool calls has a test, and every replay class in ``docs/dispatch.md`` a reason."""
+"""Every rule of the original for tool calls has a test, and every replay class of the reference a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.documents import load_maker
 pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "tools.md").read_text(encoding="utf-8")
 RULES = (ROOT / "tests" / "dispatch_rules.md").read_text(encoding="utf-8") + "\n"
 _RULES = re.compile(r"^\| Rule of the original \|.*?\n\n", re.MULTILINE | re.DOTALL)
 
@@ -41,19 +41,19 @@ def test_there_are_rules() -> None:
 
 @pytest.fixture(scope="module")
 def making() -> ModuleType:
-    return load_maker("make_replay_table")
+    return load_maker("make_reference")
 
 
 def test_every_tool_has_a_line_that_says_why_its_replay_class_is_right(making: ModuleType) -> None:
-    assert making.page(PAGE) == PAGE, "run python docs/make_replay_table.py"
-    assert len(making.classes()) > 40
+    assert making.replay_table(making.replay_classes()) in PAGE, "run python docs/make_reference.py"
+    assert len(making.replay_classes()) > 40
 
 
 def test_a_new_tool_is_told_where_its_line_belongs(making: ModuleType) -> None:
-    found = making.classes()
-    with pytest.raises(LookupError, match=r"^new_tool: say in WHY of docs/make_replay_table.py why"):
-        making.table({**found, "new_tool": "once"})
+    found = making.replay_classes()
+    with pytest.raises(LookupError, match=r"^new_tool: say in WHY of docs/make_reference.py why"):
+        making.replay_table({**found, "new_tool": "once"})
     with pytest.raises(LookupError, match=r"^old_tool: WHY .* names what is no tool any more"):
-        making.table(found, {**making.WHY, "old_tool": "it looks"})
-    changed = making.table({**found, "terminal": "pure"})
+        making.replay_table(found, {**making.WHY, "old_tool": "it looks"})
+    changed = making.replay_table({**found, "terminal": "pure"})
     assert changed not in PAGE, "a class that was changed shows in the page"

@@ -18,7 +18,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hermes_worker", "scheduler")
 WITHOUT_SECRETS = {
-    "hermes_worker.models.provider_tables": "a developer's tool: it writes a page of the documentation",
     "hermes_worker.safety.redaction.rule_import": "a developer's tool: it makes one public file of another",
     "hermes_worker.workspaces.process_daemon.server": "minds one process: starts with an empty environment",
     "hermes_worker.agent.tools.document_program": "a command in a sandbox: it imports nothing of ours",

@@ -47,7 +47,7 @@ class ProviderRow:
     source: str = ""
     """The documentation page or kept data file from which the address and the variables were read, and when."""
     is_called: bool = False
-    """Whether the provider was asked for real with this row. Otherwise the documentation says "not called"."""
+    """Whether the provider was asked for real with this row. docs/providers.md marks those that were."""
 
     # --- where it is, and who may ask
     address_form: str = ""

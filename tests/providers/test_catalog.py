@@ -1,10 +1,7 @@
-from pathlib import Path
-
 import pytest
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.model_families import find_traits, is_host
-from hermes_worker.models import provider_tables as listing
 from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
@@ -56,13 +53,6 @@ def test_a_provider_owns_its_own_address(row: ProviderRow) -> None:
 
 def test_every_row_says_where_it_was_read() -> None:
     assert [row.name for row in provider_rows().values() if not row.source.strip()] == []
-
-
-def test_the_documentation_has_every_row_and_says_which_were_called() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
-    for mark, table in (("providers", listing.render_providers()), ("wires", listing.render_wires())):
-        written = text.partition(f"<!-- {mark}:begin -->")[2].partition(f"<!-- {mark}:end -->")[0]
-        assert written.strip() == table, "run: python -m hermes_worker.models.provider_tables"
 
 
 def test_a_provider_without_a_common_address_says_what_its_address_looks_like() -> None:
