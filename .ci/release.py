@@ -36,7 +36,7 @@ COPIES = {
     "compose/compose.yaml": r"image: \$\{\w+:-hermes-worker:([0-9.]+)",
     "compose/.env.example": r"^# \w*IMAGE=hermes-worker:([0-9.]+)",
     "examples/fleet/compose.yaml": r"image: \$\{\w+:-hermes-worker:([0-9.]+)",
-    "docs/kubernetes.md": r"hermes-worker:(\d+\.\d+\.\d+)",
+    "docs/guides/fleet-in-kubernetes.md": r"hermes-worker:(\d+\.\d+\.\d+)",
     "k8s/base/kustomization.yaml": r"newTag: (.+)$",
     "k8s/components/flower/kustomization.yaml": r"newTag: (.+)$",
     "k8s/components/browser/kustomization.yaml": r"newTag: (.+)$",

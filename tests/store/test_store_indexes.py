@@ -112,7 +112,7 @@ def test_revisions_build_indexes_on_old_tables_ahead(empty_postgres_url: str) ->
             there, made = after[table]
             needs_new = {index for index, words in made.items() if words & (there - columns)}
             missing = made.keys() - indexes.keys() - needs_new - builds_ahead(scripts[name]).keys()
-            assert not missing, f"{name} stops writers while it builds {missing}; docs/migrations.md"
+            assert not missing, f"{name} stops writers while it builds {missing}; CONTRIBUTING.md"
         before = after
     database.close()
 

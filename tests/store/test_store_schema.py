@@ -28,7 +28,7 @@ from hermes_worker.store.migrate import find_newest, load_revision, migrate, req
 from hermes_worker.store.revisions import MIGRATIONS, format_advice, list_revisions, load_state
 from hermes_worker.store.tables import metadata, schema_revisions
 
-HOW = "the revisions do not build what tables.py says: docs/migrations.md tells how to write one"
+HOW = "the revisions do not build what tables.py says: CONTRIBUTING.md tells how to write one"
 
 
 def opened(url: str) -> Database:
@@ -136,7 +136,7 @@ def test_a_revision_that_databases_were_built_with_is_never_changed(name: str) -
     found = hashlib.sha256((MIGRATIONS / "versions" / name).read_bytes()).hexdigest()
     assert found == RELEASED[name], (
         f"{name} was changed: databases that have this revision would never get the change. Put it back, and add a new "
-        "revision with the next number (docs/migrations.md)."
+        "revision with the next number (CONTRIBUTING.md)."
     )
 
 
@@ -144,7 +144,7 @@ def test_a_revision_that_databases_were_built_with_is_never_changed(name: str) -
 def test_the_view_changes_with_a_revision_only(dialect: str) -> None:
     found = hashlib.sha256(view_statement(dialect).encode()).hexdigest()
     assert (find_newest(), found) == ("0268", VIEW[dialect]), (
-        "a database that has the newest revision keeps the view that it has: add a revision (docs/migrations.md), and "
+        "a database that has the newest revision keeps the view that it has: add a revision (CONTRIBUTING.md), and "
         "write its number and the new hash here"
     )
 
