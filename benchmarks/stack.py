@@ -241,7 +241,7 @@ class BenchStack:
                 self._workers.append(psutil.Process(subprocess.Popen(argv, env=environ, stderr=log).pid))
 
     def _await_workers(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(self.client.workers.list_alive()) < len(self._workers):
             if time.monotonic() > deadline:
                 raise SystemExit((self._directory / "workers.log").read_text()[-2_000:])
