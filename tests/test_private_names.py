@@ -61,6 +61,10 @@ _NO_TEMPLATE = (
     "Look for a hook of the SDK that builds the request; or drop the override: requests are then built by the SDK each "
     "time, which is right and costs more CPU (tests/providers/test_templates.py)."
 )
+_NO_ERROR = (
+    "Look for a public way to make the SDK's error of a response; or let the SDK send every request: drop "
+    "RequestTemplates.send, which is right and costs more CPU."
+)
 _STARTUP = (
     "Import the public module in its place. It imports enum, so measure how long a confined command takes to start."
 )
@@ -93,6 +97,22 @@ TABLE = (
         used_for="to build the headers and the URL of requests to one endpoint once",
         instead=_NO_TEMPLATE,
         takes="self, options, retries_taken",
+    ),
+    PrivateName(
+        where="openai:OpenAI",
+        name="_make_status_error_from_response",
+        files=("hermes_worker/models/wires/openai_client.py",),
+        used_for="to raise the SDK's own error for an answer to a request that was sent past it",
+        instead=_NO_ERROR,
+        takes="self, response",
+    ),
+    PrivateName(
+        where="anthropic:Anthropic",
+        name="_make_status_error_from_response",
+        files=("hermes_worker/models/wires/anthropic_messages.py",),
+        used_for="to raise the SDK's own error for an answer to a request that was sent past it",
+        instead=_NO_ERROR,
+        takes="self, response",
     ),
     PrivateName(
         where="anthropic:Anthropic",

@@ -438,6 +438,21 @@ class CuttableTransport(httpx2.BaseTransport):
             old.connection.close()
 
 
+class DirectClient(httpx2.Client):
+    """A client that hands every request to a ``CuttableTransport`` as it is: it keeps no cookies, follows no redirect
+    and ignores the environment."""
+
+    def __init__(self, *, proxy_url: str | None = None) -> None:
+        self._cuttable = CuttableTransport(proxy_url=proxy_url)
+        super().__init__(transport=self._cuttable, trust_env=False)
+
+    def send(self, request: httpx2.Request, **_: Any) -> httpx2.Response:
+        """Send the request; the response's body is still unread. Raises ``httpx2.TransportError``."""
+        response = self._cuttable.handle_request(request)
+        response.request = request
+        return response
+
+
 class _Body(httpx2.SyncByteStream):
     """A response body that gives its connection back when it is closed."""
 

@@ -74,7 +74,7 @@ def test_openai_requests_differ_in_their_bodies_only(server: tuple[str, list[obj
 def test_no_cookie_of_one_run_reaches_another(server: tuple[str, list[object]]) -> None:
     url, seen = server
     client = OpenAIClient(Endpoint(base_url=url, api_key="secret"))
-    for read_timeout_s in (60.0, 60.0, 90.0):  # the last one is built when the SDK has got a cookie
+    for read_timeout_s in (60.0, 60.0, 90.0):  # the last one is built after an answer with a cookie
         _post(client, b"{}", read_timeout_s)
     assert all("cookie" not in dict(headers) for _, headers, _ in seen)  # type: ignore[misc]
 
@@ -90,7 +90,6 @@ def test_a_template_says_what_the_plain_sdk_says(server: tuple[str, list[object]
     )
     expected = {name.lower(): value for name, value in plain(options).headers.items()}
     sent = dict(seen[1][1])  # type: ignore[index]
-    assert expected.pop("cookie") == "who=somebody-else"
     assert sent | {"x-stainless-read-timeout": ""} == expected | {"x-stainless-read-timeout": ""}
 
 

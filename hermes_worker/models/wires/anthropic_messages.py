@@ -22,7 +22,7 @@ from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
 from hermes_worker.core.model_capabilities import ThinkingPolicy
 from hermes_worker.models.base import Abort, OnDelta
 from hermes_worker.models.catalog import find_issuer, hostname, provider_of_host, thinking_policy
-from hermes_worker.models.connections import CuttableTransport, Line, build_timeouts
+from hermes_worker.models.connections import DirectClient, Line, build_timeouts
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
 from hermes_worker.models.exchange import (
     DialectLearner,
@@ -107,7 +107,8 @@ class _Client(anthropic.Anthropic):
         has_credential = bool(_CREDENTIALS.intersection(map(str.lower, self._fixed_headers)))
         self._call_headers = {} if has_credential else {"Authorization": anthropic.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
-        self._templates = RequestTemplates()
+        http = DirectClient(proxy_url=endpoint.proxy_url)
+        self._templates = RequestTemplates(http)
         super().__init__(
             api_key="none",  # the real one is among the fixed headers
             webhook_key="",
@@ -116,9 +117,7 @@ class _Client(anthropic.Anthropic):
             max_retries=0,
             timeout=build_timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
             open_telemetry=False,
-            http_client=httpx2.Client(
-                transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
-            ),
+            http_client=http,
         )
         # ANTHROPIC_CUSTOM_HEADERS would win over ours.
         self._custom_headers = {}
@@ -128,11 +127,17 @@ class _Client(anthropic.Anthropic):
         return self._fixed_headers
 
     def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
-        build = partial(super()._build_request, options, retries_taken=retries_taken)
-        return self._templates.request((options.timeout.read, _BETA_HEADER in options.headers), options.content, build)
+        request = super()._build_request(options, retries_taken=retries_taken)
+        return self._templates.keep((options.timeout.read, _BETA_HEADER in options.headers), request)
 
     def send(self, body: bytes, *, read_timeout_s: float, takes_betas: bool) -> httpx2.Response:
-        """Post a message request; the response's body is still unread. Raises what the SDK raises."""
+        """Post a message request; the response's body is still unread. Raises what the SDK raises, and
+        ``httpx2.TransportError``."""
+        first = partial(self._post_bytes, body, read_timeout_s, takes_betas)
+        to_error = self._make_status_error_from_response
+        return self._templates.send((read_timeout_s, takes_betas), body, first=first, to_error=to_error)
+
+    def _post_bytes(self, body: bytes, read_timeout_s: float, takes_betas: bool) -> httpx2.Response:
         timeout = build_timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
         betas = {_BETA_HEADER: BETAS} if takes_betas else {}
         response: object = self.post(

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import openai
 
-from hermes_worker.models.connections import CuttableTransport, build_timeouts
+from hermes_worker.models.connections import DirectClient, build_timeouts
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.templates import RequestTemplates
 
@@ -26,7 +26,8 @@ class OpenAIClient(openai.OpenAI):
         # The SDK insists on a credential unless its header is explicitly left out of the call.
         self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
-        self._templates = RequestTemplates()
+        http = DirectClient(proxy_url=endpoint.proxy_url)
+        self._templates = RequestTemplates(http)
         super().__init__(
             api_key="none",  # the real one is among the fixed headers
             admin_api_key="",
@@ -37,9 +38,7 @@ class OpenAIClient(openai.OpenAI):
             default_query=endpoint.query,
             max_retries=0,
             timeout=build_timeouts(connect_s=endpoint.connect_timeout_s, read_s=endpoint.read_timeout_s),
-            http_client=httpx2.Client(
-                transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
-            ),
+            http_client=http,
         )
 
     @property
@@ -47,11 +46,17 @@ class OpenAIClient(openai.OpenAI):
         return self._fixed_headers
 
     def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
-        build = partial(super()._build_request, options, retries_taken=retries_taken)
-        return self._templates.request((options.url, options.timeout.read), options.content, build)
+        request = super()._build_request(options, retries_taken=retries_taken)
+        return self._templates.keep((options.url, options.timeout.read), request)
 
     def send(self, path: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
-        """Post to ``path``; the response's body is still unread. Raises what the SDK raises."""
+        """Post to ``path``; the response's body is still unread. Raises what the SDK raises, and
+        ``httpx2.TransportError``."""
+        first = partial(self._post_bytes, path, body, read_timeout_s)
+        to_error = self._make_status_error_from_response
+        return self._templates.send((path, read_timeout_s), body, first=first, to_error=to_error)
+
+    def _post_bytes(self, path: str, body: bytes, read_timeout_s: float) -> httpx2.Response:
         timeout = build_timeouts(connect_s=self._connect_timeout_s, read_s=read_timeout_s)
         response: object = self.post(
             path,

@@ -8,7 +8,7 @@ from typing import cast
 import httpx2
 
 from hermes_worker.core.json_values import parse_json
-from hermes_worker.models.connections import CuttableTransport, build_timeouts
+from hermes_worker.models.connections import DirectClient, build_timeouts
 from hermes_worker.models.endpoint import Endpoint
 
 ERROR_BYTES_MAX = 256 * 1024
@@ -31,9 +31,7 @@ class PlainClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._client = httpx2.Client(
-            transport=CuttableTransport(proxy_url=endpoint.proxy_url), trust_env=False, follow_redirects=False
-        )
+        self._client = DirectClient(proxy_url=endpoint.proxy_url)
 
     def close(self) -> None:
         """Close idle connections. Calls in flight are not touched."""
@@ -52,7 +50,7 @@ class PlainClient:
         """
         timeout = build_timeouts(connect_s=self._endpoint.connect_timeout_s, read_s=read_timeout_s)
         request = self._client.build_request("POST", address, content=body, headers=dict(headers), timeout=timeout)
-        response = self._client.send(request, stream=True)
+        response = self._client.send(request)
         if response.is_success:
             return response
         try:
