@@ -49,7 +49,7 @@ def prepared_in(value: object) -> Iterator[Prepared[Any, Any]]:
         yield from prepared_in([value._at_once, *value._each])  # type: ignore[attr-defined]
 
 
-def test_every_statement_of_the_store_takes_and_gives_what_it_says() -> None:
+def statements_of_the_store() -> list[Prepared[Any, Any]]:
     found = {
         id(statement): statement
         for module in pkgutil.walk_packages(hermes_worker.store.__path__, "hermes_worker.store.")
@@ -58,9 +58,64 @@ def test_every_statement_of_the_store_takes_and_gives_what_it_says() -> None:
         for statement in prepared_in(value)
     }
     assert len(found) > 90
-    for statement in found.values():
+    return list(found.values())
+
+
+def test_every_statement_of_the_store_takes_and_gives_what_it_says() -> None:
+    for statement in statements_of_the_store():
         for dialect in DIALECTS:
             statement.check(dialect)
+
+
+def test_postgresql_knows_the_types_of_every_parameter(store: Store) -> None:
+    if store.database.is_sqlite:
+        return
+    with store.database.read() as connection:
+        driver: Any = connection.connection.dbapi_connection
+        for statement in [*statements_of_the_store(), steps._build_statement(True, 4, 4, 4, 4)]:
+            compiled = statement._compile(connection)
+            result = driver.pgconn.prepare(b"once", compiled.query, compiled.types)
+            assert result.status == 1, (compiled.sql, result.error_message)
+            driver.pgconn.exec_(b"deallocate once")
+
+
+def test_a_statement_that_the_server_keeps_answers_as_before(store: Store) -> None:
+    ids = [store.submit(session_id=f"s{number}").run_id for number in range(3)]
+    every = Prepared(sa.select(runs.c.pk, runs.c.run_id).order_by(runs.c.pk), gives=Row)
+    by_id = sa.select(runs.c.pk, runs.c.run_id).where(runs.c.run_id == sa.bindparam("run"))
+    named = Prepared(by_id, names={"run"}, gives=Row)
+    raised = Prepared(
+        sa.update(runs).where(runs.c.run_id == sa.bindparam("run")).values(hints=runs.c.hints + 1), names={"run"}
+    )
+    for _ in range(12):
+        with store.database.read() as connection:
+            assert [row.run_id for row in every.all(connection, {})] == ids
+            assert named.first(connection, {"run": "none \u20ac"}) is None
+        with store.database.write() as connection:
+            assert raised.run(connection, {"run": ids[0]}) == 1
+            assert raised.run(connection, {"run": "none"}) == 0
+            raised.run_each(connection, [{"run": run_id} for run_id in ids[1:]])
+            row = named.first(connection, {"run": ids[0]})
+            assert row is not None and row.run_id == ids[0]
+
+
+def test_a_transaction_that_a_kept_statement_broke_is_rolled_back_whole(store: Store) -> None:
+    run_id = store.submit(session_id="s").run_id
+    taken = Prepared(
+        sa.update(runs).values(pk=sa.bindparam("to")).where(runs.c.run_id == sa.bindparam("run")), names={"to", "run"}
+    )
+    other = store.submit(session_id="t").run_id
+    with store.database.read() as connection:
+        pks = dict(connection.execute(sa.select(runs.c.run_id, runs.c.pk)).all())
+    for _ in range(8):
+        with store.database.write() as connection:
+            assert taken.run(connection, {"to": pks[run_id], "run": run_id}) == 1
+            assert taken.run(connection, {"to": pks[run_id], "run": run_id}) == 1
+        with pytest.raises(sa.exc.IntegrityError), store.database.write() as connection:
+            assert taken.run(connection, {"to": pks[run_id] + 1_000, "run": run_id}) == 1
+            taken.run(connection, {"to": pks[run_id] + 1_000, "run": other})
+    with store.database.read() as connection:
+        assert dict(connection.execute(sa.select(runs.c.run_id, runs.c.pk)).all()) == pks
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: str(dialect.name))

@@ -17,9 +17,10 @@ callers to both, and the names are compared with those of the statement when it 
 a ``TypeError`` in the first test and not a wrong row in production.
 
 Three things look wrong and are right. Statements for PostgreSQL are compiled with its own placeholders (``$1``),
-because psycopg would search a long statement for Python's in each execution. One cursor per PostgreSQL connection
-serves all statements and is never closed; with SQLite each cursor is closed at once, because an open one holds a lock.
-And a value that is ``None`` in the compiled statement counts as a parameter unless the statement itself says ``None``.
+because psycopg would search a long statement for Python's in each execution. A PostgreSQL connection never closes a
+cursor, and leaves it out for what it executes often (``_ServerStatement``); with SQLite each cursor is closed at once,
+because an open one holds a lock. And a value that is ``None`` in the compiled statement counts as a parameter unless
+the statement itself says ``None``.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Joined(Generic[Gives]):
 class _Compiled:
     """One statement, compiled for one dialect."""
 
-    __slots__ = ("fixed", "keeps_cursor", "opens", "positions", "query", "seals", "sql")
+    __slots__ = ("fixed", "keeps_cursor", "opens", "positions", "query", "seals", "sql", "types")
 
     def __init__(self, statement: Any, dialect: Dialect, takes: Any, gives: Any) -> None:
         self.keeps_cursor = dialect.name == "postgresql"
@@ -97,6 +98,11 @@ class _Compiled:
             if value is not None or name in _list_explicit(compiled)
         }
         self.positions: Sequence[str] | None = compiled.positiontup
+        self.types = [
+            _FLOAT8 if isinstance(compiled.binds[name].type, sa.Float) else 0 for name in self.positions or ()
+        ]
+        """PostgreSQL's numbers of the types of its parameters; 0 where it derives the type from the statement, which it
+        does for all but fractions."""
         self.seals = [(name, bind.type) for bind, name in compiled.bind_names.items() if isinstance(bind.type, _KINDS)]
         """Parameters whose values are stored in another form, and the type that does it."""
         returned = getattr(statement, "exported_columns", ())
@@ -129,17 +135,122 @@ class _Compiled:
         if not self.keeps_cursor:
             return connection.connection.cursor()
         info = connection.info  # belongs to the driver's connection; emptied when that is replaced
-        cursor = info.get(_CURSOR)
-        if cursor is None:
-            from psycopg import RawCursor  # not installed everywhere: SQLite does not need it
-
-            driver: Any = connection.connection.dbapi_connection
-            cursor = info[_CURSOR] = RawCursor(driver)
-        return cursor
+        kept = info.get(_KEPT)
+        if kept is None:
+            kept = info[_KEPT] = _KeptStatements(connection.connection.dbapi_connection)
+        return kept.find_cursor(self)
 
     def release(self, cursor: Any) -> None:
         if not self.keeps_cursor:
             cursor.close()
+
+
+class _KeptStatements:
+    """What the server keeps for one PostgreSQL connection."""
+
+    __slots__ = ("_cursor", "_driver", "_executions", "_statements")
+
+    def __init__(self, driver: Any) -> None:
+        from psycopg import RawCursor  # not installed everywhere: SQLite does not need it
+
+        self._driver = driver
+        self._cursor = RawCursor(driver)
+        self._executions: dict[_Compiled, int] = {}
+        self._statements: dict[_Compiled, _ServerStatement] = {}
+
+    def find_cursor(self, compiled: _Compiled) -> Any:
+        """Return what executes the statement: the server's own once it was executed often enough, where each statement
+        is its own transaction; else a cursor. psycopg has the server forget every statement after a rollback."""
+        driver = self._driver
+        if not driver.autocommit:
+            return self._cursor
+        found = self._statements.get(compiled)
+        if found is not None:
+            return found
+        count = self._executions[compiled] = self._executions.get(compiled, 0) + 1
+        threshold = driver.prepare_threshold
+        if threshold is None or count <= threshold or len(self._statements) >= _KEPT_MAX:
+            return self._cursor
+        made = self._statements[compiled] = _ServerStatement(
+            self._cursor, f"hermes_{len(self._statements)}", compiled.types
+        )
+        return made
+
+
+class _ServerStatement:
+    """A statement that the server keeps for one connection, used as a cursor.
+
+    psycopg's own cursor finds out anew in each execution what the types of all values and columns are, and keeps a
+    statement once for each combination of sizes of numbers; that is a third of what a statement costs the client. Here
+    values are sent as text whose types the server derives from the statement.
+    """
+
+    __slots__ = (
+        "_cursor",
+        "_driver",
+        "_formats",
+        "_has_loaders",
+        "_is_kept",
+        "_name",
+        "_read",
+        "_rows",
+        "_transformer",
+        "_types",
+        "rowcount",
+    )
+
+    def __init__(self, cursor: Any, name: str, types: Sequence[int]) -> None:
+        """``cursor`` is of the connection, ``types`` are those of the parameters."""
+        from psycopg.adapt import PyFormat, Transformer
+        from psycopg.generators import execute
+
+        self._cursor = cursor
+        self._driver = cursor.connection
+        self._name = name.encode()
+        self._types = types
+        self._formats = [PyFormat.TEXT] * len(types)
+        self._is_kept = self._has_loaders = False
+        self._read: Any = execute
+        self._transformer = Transformer(self._driver)
+
+    def execute(self, query: bytes, parameters: Sequence[Any]) -> None:
+        """Raises the driver's exceptions."""
+        if not self._is_kept:
+            self._driver.pgconn.send_prepare(self._name, query, self._types)
+            self._receive()
+            self._is_kept = True
+        values = self._transformer.dump_sequence(parameters, self._formats)
+        self._driver.pgconn.send_query_prepared(self._name, values)
+        result = self._receive()
+        self._transformer.set_pgresult(result, set_loaders=not self._has_loaders)
+        self._has_loaders = True
+        self._rows, self.rowcount = result.ntuples, result.command_tuples or 0
+
+    def executemany(self, query: bytes, parameters: Sequence[Sequence[Any]]) -> None:
+        """Leave it to psycopg, which sends the next without waiting for the one before."""
+        self._cursor.executemany(query, parameters)
+
+    def _receive(self) -> Any:
+        result = self._driver.wait(self._read(self._driver.pgconn))[-1]
+        if result.status not in _SUCCESSES:
+            from psycopg.errors import error_from_result
+
+            raise error_from_result(result)
+        return result
+
+    def fetchone(self) -> Any:
+        row = self._transformer.load_row(0, tuple) if self._rows else None
+        self._forget_result()
+        return row
+
+    def fetchall(self) -> Any:
+        rows = self._transformer.load_rows(0, self._rows, tuple)
+        self._forget_result()
+        return rows
+
+    def _forget_result(self) -> None:
+        """Keep no transcript in memory until the statement is executed again."""
+        self._transformer.set_pgresult(None, set_loaders=False)
 
 
 class UnpreparedConnection(Connection):
@@ -181,7 +292,13 @@ class _ResultCursor:
     executemany = execute
 
 
-_CURSOR = "hermes_cursor"
+_KEPT = "hermes_kept"
+_KEPT_MAX = 100
+"""Statements that the server keeps for one connection, as many as psycopg would have it keep."""
+_FLOAT8 = 701
+"""The ``oid`` of ``double precision`` in ``pg_type``."""
+_SUCCESSES = (1, 2)
+"""``PGRES_COMMAND_OK`` and ``PGRES_TUPLES_OK`` of libpq."""
 _KINDS = (SealedText, PlacedText)
 
 
