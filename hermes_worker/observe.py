@@ -62,6 +62,7 @@ __all__ = [
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
         "run.submitted": "A run was accepted and stored.",
+        "signed_task.refused": "A task that was to submit a run was not signed as it must be, and nothing was done.",
         "run.finished": "A run reached a terminal status.",
         "run.delegated": "A run handed a task to a child run.",
         "run.stop_requested": "Somebody asked for a run to be cancelled or interrupted.",

@@ -22,18 +22,19 @@ from hermes_worker.core.hooks import build_observed
 from hermes_worker.core.principals import KeyScope, Principal, format_program, require_holder_name, require_tenant_name
 from hermes_worker.local.paths import embedded_broker_url, embedded_database_url, list_spellings
 from hermes_worker.observe import count, log
+from hermes_worker.services.signed_tasks import TaskRefused, read_signed_task
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.store.access.audit import Actor, set_actor
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.build import build_sealer
-from hermes_worker.store.engine.lent import LentDatabase, UnusableTransaction, lend_connection
+from hermes_worker.store.engine.lent import Lending, LentDatabase, UnusableTransaction, lend_connection
 from hermes_worker.store.revisions import require_current
 from hermes_worker.store.runs.runs import Created, SessionNotFound
 from hermes_worker.store.text_keys import check_keys, record_key_use
 from hermes_worker.wiring import Client, build_client
 
-__all__ = ["SubmittedRun", "Submitter", "UnusableTransaction", "submit", "submit_async"]
+__all__ = ["SubmittedRun", "Submitter", "TaskRefused", "UnusableTransaction", "submit", "submit_async", "submit_signed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +79,38 @@ class Submitter:
         database or schema, ``TenantNotFound``, ``TenantDisabled``, ``InvalidName``, the errors of
         ``services.submission.submit``, and what the caller's library raises.
         """
-        actor = _build_principal(tenant, principal)
-        submission = _build_submission(text, actor, options)
+        submission = _build_submission(text, _build_principal(tenant, principal), options)
         lending = lend_connection(target)
+        database = self._open_database(lending)
+        Tenants(database).require_enabled(tenant)
+        return self._submit(lending, database, submission)
+
+    def submit_signed(self, target: Any, task: Mapping[str, object]) -> SubmittedRun:
+        """Submit the run that the arguments of a signed task ask for (``services.signed_tasks``), in the transaction of
+        ``target``: for the tenant and the holder of the key that signed it. A task that comes again makes no other run.
+        Raises ``TaskRefused``, which is logged, and as ``submit``."""
+        lending = lend_connection(target)
+        database = self._open_database(lending)
+        try:
+            principal, said = read_signed_task(Tenants(database), task)
+        except TaskRefused as error:
+            log.warning("signed_task.refused", reason=str(error), key_id=str(task.get("key_id"))[:40])
+            raise
+        return self._submit(lending, database, _build_submission(said.text, principal, said.list_options()))
+
+    def _open_database(self, lending: Lending) -> LentDatabase:
         database = LentDatabase(
             lending, observed=self._observed, sealer=self._sealer, homes=list_spellings(self.settings.home)
         )
         self._require_own_database(database)
         check_keys(database)
         record_key_use(database)
-        Tenants(database).require_enabled(tenant)
+        return database
+
+    def _submit(self, lending: Lending, database: LentDatabase, submission: Submission) -> SubmittedRun:
+        actor = submission.principal
         client = build_client(self.settings, database, self._broker)
-        with set_actor(Actor(tenant=tenant, name=actor.display_name)):
+        with set_actor(Actor(tenant=actor.tenant, name=actor.display_name)):
             created = _write_run(client, submission)
         run = SubmittedRun(
             run_id=created.run_id,
@@ -174,6 +195,12 @@ def submit(target: Any, text: str, *, tenant: str, principal: str | Principal, *
     """Submit a run in your own transaction, with the settings of this process's environment. See
     ``Submitter.submit``."""
     return _find_submitter().submit(target, text, tenant=tenant, principal=principal, **options)
+
+
+def submit_signed(target: Any, task: Mapping[str, object]) -> SubmittedRun:
+    """Submit the run of a signed task in your own transaction, with the settings of this process's environment. See
+    ``Submitter.submit_signed``."""
+    return _find_submitter().submit_signed(target, task)
 
 
 async def submit_async(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -117,6 +117,7 @@ class _UsedRow(NamedTuple):
     tenant: str
     scopes: str
     last_used_at: float | None
+    hash: str
     holder: str
     disabled_at: float | None
     now: float
@@ -286,12 +287,22 @@ class Tenants:
     def find_principal(self, token: str) -> Principal | None:
         """Find the holder of a key; ``None`` for an unknown key, or one that ended. Records that the key was used, at
         most once a minute. Raises ``TenantDisabled``."""
+        row = self._load_usable(api_keys.c.hash == hash_token(token))
+        return None if row is None else self._use_key(row)
+
+    def find_signer(self, key_id: str, has_signed: Callable[[str], bool]) -> Principal | None:
+        """Find the holder of a key with which something was signed: ``has_signed`` is given the hash of the key.
+        ``None`` for an unknown key, one that ended, and another signature. Records the use as ``find_principal``.
+        Raises ``TenantDisabled``."""
+        row = self._load_usable(api_keys.c.key_id == key_id)
+        return None if row is None or not has_signed(row.hash) else self._use_key(row)
+
+    def _load_usable(self, this: sa.ColumnElement[bool]) -> _UsedRow | None:
         now = db_now().label("now")
         with self._database.read() as connection:
-            found = connection.execute(_USED.add_columns(now).where(api_keys.c.hash == hash_token(token), KEY_USABLE))
-            row = fetch_row(found, _UsedRow)
-        if row is None:
-            return None
+            return fetch_row(connection.execute(_USED.add_columns(now).where(this, KEY_USABLE)), _UsedRow)
+
+    def _use_key(self, row: _UsedRow) -> Principal:
         if row.disabled_at is not None:
             raise tenant_disabled_error(row.tenant)
         if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
