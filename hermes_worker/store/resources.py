@@ -24,7 +24,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, fetch_views, select_view_columns
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import resources, sessions
 
@@ -110,23 +110,6 @@ class ResourceChanges:
     storage: str | None = field(repr=False, default=None)
 
 
-class _ResourceRow(NamedTuple):
-    resource_id: str
-    tenant: str
-    kind: str
-    name: str
-    state: str
-    host: str | None
-    endpoint: str | None
-    snapshot_hash: str | None
-    snapshot: str | None
-    url: str | None
-    storage: str | None
-    reason: str | None
-    session_id: str
-    idle_s: float
-
-
 class _HeldResource(NamedTuple):
     resource_id: str
     lease_token: str
@@ -137,9 +120,8 @@ class _ResourceKey(NamedTuple):
     pk: int
 
 
-_OWN = tuple(name for name in _ResourceRow._fields if name not in ("session_id", "idle_s"))
 _ROW = sa.select(
-    *(resources.c[name] for name in _OWN),
+    *select_view_columns(resources, ResourceView),
     sessions.c.session_id,
     (db_now() - resources.c.used_at).label("idle_s"),
 ).select_from(resources.join(sessions, sessions.c.pk == resources.c.session_pk))
@@ -189,14 +171,13 @@ class Resources:
                 .where(this, resources.c.state == ResourceState.ENDED.value)
                 .values(state=ResourceState.WANTED.value, used_at=db_now())
             )
-            return _to_view(fetch_one(connection.execute(_ROW.where(this)), _ResourceRow))
+            return fetch_views(connection.execute(_ROW.where(this)), ResourceView)[0]
 
     def find(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView | None:
         """Load a session's resource; ``None`` when the session never requested one."""
         this = (sessions.c.session_id == session_id) & (resources.c.kind == kind.value) & (resources.c.name == name)
         with self._database.read() as connection:
-            row = fetch_row(connection.execute(_ROW.where(this)), _ResourceRow)
-        return None if row is None else _to_view(row)
+            return next(iter(fetch_views(connection.execute(_ROW.where(this)), ResourceView)), None)
 
     def acquire_use(self, resource_id: str) -> ResourceUse | None:
         """Take the use of a live resource, from another call if that has it; ``None`` when the resource is not live, or
@@ -215,8 +196,8 @@ class Resources:
             )
             if taken.rowcount == 0:
                 return None
-            row = fetch_one(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), _ResourceRow)
-            return ResourceUse(resource=_to_view(row), token=token)
+            [found] = fetch_views(connection.execute(_ROW.where(resources.c.resource_id == resource_id)), ResourceView)
+            return ResourceUse(resource=found, token=token)
 
     def update_state(self, use: ResourceUse, noted: ResourceChanges) -> bool:
         """Write what the next call needs to know. Returns False when another call has the use, or the process has
@@ -262,8 +243,8 @@ class Resources:
                 .where(resources.c.pk == found.pk)
                 .values(state=ResourceState.STARTING.value, host=host, lease_token=token, expires_at=db_now() + ttl_s)
             )
-            row = fetch_one(connection.execute(_ROW.where(resources.c.pk == found.pk)), _ResourceRow)
-            return ResourceLease(resource=_to_view(row), token=token)
+            [begun] = fetch_views(connection.execute(_ROW.where(resources.c.pk == found.pk)), ResourceView)
+            return ResourceLease(resource=begun, token=token)
 
     def publish(self, lease: ResourceLease, endpoint: str) -> bool:
         """Record that the resource can be used, at ``endpoint``. Returns False when the lease was lost: then end the
@@ -339,9 +320,7 @@ class Resources:
         """List the resources that have a host, for people; the oldest first."""
         with self._database.read() as connection:
             wanted = _ROW.where(resources.c.kind == kind.value, resources.c.state.in_(_HOSTED))
-            return [
-                _to_view(row) for row in fetch_rows(connection.execute(wanted.order_by(resources.c.pk)), _ResourceRow)
-            ]
+            return fetch_views(connection.execute(wanted.order_by(resources.c.pk)), ResourceView)
 
 
 class _OwningSession(NamedTuple):
@@ -361,22 +340,3 @@ def _end_lapsed(connection: Connection, which: sa.ColumnElement[bool]) -> int:
         .values(state=ResourceState.ENDED.value, reason="its host was lost", **_FREE)
     )
     return connection.execute(lapsed).rowcount
-
-
-def _to_view(row: _ResourceRow) -> ResourceView:
-    return ResourceView(
-        resource_id=row.resource_id,
-        tenant=row.tenant,
-        session_id=row.session_id,
-        kind=ResourceKind(row.kind),
-        name=row.name,
-        state=ResourceState(row.state),
-        host=row.host,
-        idle_s=row.idle_s,
-        endpoint=row.endpoint,
-        snapshot_hash=row.snapshot_hash,
-        snapshot=row.snapshot,
-        url=row.url,
-        storage=row.storage,
-        reason=row.reason,
-    )

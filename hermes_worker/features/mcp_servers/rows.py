@@ -20,7 +20,7 @@ from hermes_worker.core.row_sources import format_source
 from hermes_worker.store.access.audit import Act, Facts, record_action
 from hermes_worker.store.access.principals import lock_tenant
 from hermes_worker.store.engine.database import Database, db_now, require_encryption
-from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.engine.prepared import fetch_row, fetch_views, select_view_columns
 from hermes_worker.store.resources import ResourceKind
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import mcp_servers, resources, tool_sources
@@ -92,20 +92,6 @@ class McpServerWithToken:
     token: str | None = field(repr=False)
 
 
-class _ServerRow(NamedTuple):
-    tenant: str
-    name: str
-    version: int
-    is_process: bool
-    server: str
-    offered: str | None
-    problem: str | None
-    created_at: float
-    changed_at: float
-    looked_at: float | None
-    has_token: bool
-
-
 class _ServerToken(NamedTuple):
     token: str | None
 
@@ -117,7 +103,7 @@ class _DueServer(NamedTuple):
 
 
 _WANTED = sa.select(
-    *(mcp_servers.c[name] for name in _ServerRow._fields if name != "has_token"),
+    *select_view_columns(mcp_servers, McpServerRow),
     mcp_servers.c.token.is_not(None).label("has_token"),
 )
 
@@ -134,13 +120,13 @@ class McpServers:
         """List the servers of a tenant, by name."""
         wanted = _WANTED.where(mcp_servers.c.tenant == tenant).order_by(mcp_servers.c.name)
         with self._database.read() as connection:
-            return [_to_row(row) for row in fetch_rows(connection.execute(wanted), _ServerRow)]
+            return fetch_views(connection.execute(wanted), McpServerRow)
 
     def list_all(self) -> list[McpServerRow]:
         """List the servers of all tenants, by tenant and name; for operators."""
         wanted = _WANTED.order_by(mcp_servers.c.tenant, mcp_servers.c.name)
         with self._database.read() as connection:
-            return [_to_row(row) for row in fetch_rows(connection.execute(wanted), _ServerRow)]
+            return fetch_views(connection.execute(wanted), McpServerRow)
 
     def find(self, tenant: str, name: str) -> McpServerRow | None:
         with self._database.read() as connection:
@@ -265,12 +251,8 @@ def _is_server(tenant: str, name: str) -> sa.ColumnElement[bool]:
 
 
 def _find_row(connection: Connection, tenant: str, name: str) -> McpServerRow | None:
-    row = fetch_row(connection.execute(_WANTED.where(_is_server(tenant, name))), _ServerRow)
-    return None if row is None else _to_row(row)
-
-
-def _to_row(row: _ServerRow) -> McpServerRow:
-    return McpServerRow(**{**row._asdict(), "is_process": bool(row.is_process), "has_token": bool(row.has_token)})
+    found = fetch_views(connection.execute(_WANTED.where(_is_server(tenant, name))), McpServerRow)
+    return next(iter(found), None)
 
 
 def _update_if_unchanged(connection: Connection, before: McpServerRow, values: dict[str, object]) -> None:

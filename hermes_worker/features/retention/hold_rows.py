@@ -14,21 +14,11 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention_rules import RetentionKind, RetentionRule, parse_rule
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.store.engine.prepared import fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.rows import make_storable
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find_run
 from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import legal_holds, retention_marks, retention_rules, runs, sessions, tenants
-
-
-class _HoldRow(NamedTuple):
-    pk: int
-    tenant: str
-    reason: str
-    placed_by: str
-    placed_at: float
-    run_id: str | None
-    session_id: str | None
 
 
 class _HeldThing(NamedTuple):
@@ -120,11 +110,8 @@ class Retention:
         """Oldest first."""
         wanted = (
             sa.select(
-                legal_holds.c.pk,
-                legal_holds.c.tenant,
-                legal_holds.c.reason,
-                legal_holds.c.placed_by,
-                legal_holds.c.placed_at,
+                legal_holds.c.pk.label("number"),
+                *select_view_columns(legal_holds, LegalHold),
                 runs.c.run_id,
                 sessions.c.session_id,
             )
@@ -134,18 +121,7 @@ class Retention:
             .order_by(legal_holds.c.pk)
         )
         with self._database.read() as connection:
-            return [
-                LegalHold(
-                    number=row.pk,
-                    tenant=row.tenant,
-                    run_id=row.run_id,
-                    session_id=row.session_id,
-                    reason=row.reason,
-                    placed_by=row.placed_by,
-                    placed_at=row.placed_at,
-                )
-                for row in fetch_rows(connection.execute(wanted), _HoldRow)
-            ]
+            return fetch_views(connection.execute(wanted), LegalHold)
 
     def release(self, tenant: str, number: int) -> None:
         """End a legal hold. The pruner then looks again from the beginning at what it kept. Raises ``HoldNotFound``."""

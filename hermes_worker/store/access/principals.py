@@ -23,7 +23,12 @@ from hermes_worker.core.principals import (
 )
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.prepared import (
+    fetch_row,
+    fetch_views,
+    select_columns,
+    select_view_columns,
+)
 from hermes_worker.store.outbox.deliveries import DeliveryNotFound
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.runs import run_missing_error
@@ -99,18 +104,6 @@ KEY_USABLE = sa.and_(
 )
 
 
-class _ApiKeyRow(NamedTuple):
-    key_id: str
-    tenant: str
-    scopes: str
-    created_at: float
-    expires_at: float | None
-    last_used_at: float | None
-    revoked_at: float | None
-    replaced_by: str | None
-    holder: str
-
-
 class _UsedRow(NamedTuple):
     pk: int
     key_id: str
@@ -132,14 +125,14 @@ class _LockedKey(NamedTuple):
     revoked_at: float | None
 
 
-def _select_with_holder(names: Sequence[str]) -> sa.Select[Any]:
-    wanted = sa.select(*(api_keys.c[name] for name in names), principals.c.name.label("holder"))
+def _select_with_holder(columns: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+    wanted = sa.select(*columns, principals.c.name.label("holder"))
     return wanted.join(principals, principals.c.pk == api_keys.c.principal_pk)
 
 
-_KEYS = _select_with_holder(_ApiKeyRow._fields[:-1])
+_KEYS = _select_with_holder(select_view_columns(api_keys, StoredKey))
 _USED = (
-    _select_with_holder(_UsedRow._fields[:-3])
+    _select_with_holder([api_keys.c[name] for name in _UsedRow._fields[:-3]])
     .add_columns(tenants.c.disabled_at)
     .join(tenants, tenants.c.name == api_keys.c.tenant)
 )
@@ -251,7 +244,7 @@ class Tenants:
         """The keys of a tenant, oldest first; those that cannot be used any more as well."""
         with self._database.read() as connection:
             found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
-            return [_to_key_view(row) for row in fetch_rows(found, _ApiKeyRow)]
+            return _fetch_keys(found)
 
     def require_key(self, tenant: str, key_id: str) -> str:
         """Return ``key_id`` if it is a key of the tenant. Raises ``KeyNotFound``, also for a key of another tenant."""
@@ -381,8 +374,8 @@ def _insert_key(
         "expires_at": None if expires_in_s is None else db_now() + expires_in_s,
     }
     connection.execute(sa.insert(api_keys).values(**values))
-    made = fetch_one(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)), _ApiKeyRow)
-    return NewKey(view=_to_key_view(made), token=token)
+    [made] = _fetch_keys(connection.execute(_KEYS.where(api_keys.c.key_id == key_id)))
+    return NewKey(view=made, token=token)
 
 
 def _lock_key(connection: Connection, tenant: str, key_id: str) -> _LockedKey:
@@ -407,15 +400,5 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _to_key_view(row: _ApiKeyRow) -> StoredKey:
-    return StoredKey(
-        key_id=row.key_id,
-        tenant=row.tenant,
-        holder=row.holder,
-        scopes=tuple(row.scopes.split()),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-        replaced_by=row.replaced_by,
-    )
+def _fetch_keys(found: sa.CursorResult[Any]) -> list[StoredKey]:
+    return fetch_views(found, StoredKey, scopes=lambda words: tuple(words.split()))

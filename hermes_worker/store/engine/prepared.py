@@ -25,8 +25,10 @@ the statement itself says ``None``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Never, TypedDict, TypeVar, cast, overload
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any, Generic, NamedTuple, Never, TypedDict, TypeVar, cast, get_type_hints, overload
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -41,6 +43,7 @@ Gives = TypeVar("Gives", bound=tuple[Any, ...])
 First = TypeVar("First", bound=tuple[Any, ...])
 Second = TypeVar("Second", bound=tuple[Any, ...])
 Third = TypeVar("Third", bound=tuple[Any, ...])
+View = TypeVar("View")
 Values = dict[str, Any]
 """Parameters of a statement that is put together at run time; their names are passed as ``names``."""
 
@@ -461,6 +464,39 @@ def fetch_one(result: sa.CursorResult[Any], row: type[Gives]) -> Gives:
     """Return the only row of a statement that always finds one. Raises ``sqlalchemy.exc.NoResultFound``, and
     ``TypeError`` when it gives other columns than ``row``."""
     return cast(Gives, _find_maker(result, row)(result.one()))
+
+
+def fetch_views(result: sa.CursorResult[Any], view: type[View], **readers: Callable[[Any], object]) -> list[View]:
+    """Return rows as dataclasses whose fields are named like the columns. A field that is annotated as ``bool`` or an
+    enum becomes one; ``readers`` read other columns. Raises ``TypeError`` when the statement gives other columns
+    than ``view`` has fields."""
+    names, known = tuple(result.keys()), _find_readers(cast(Hashable, view)) | readers
+    if set(names) != known.keys():
+        raise TypeError(f"{view.__name__} has other fields than the columns {', '.join(names)}")
+    reads = [(name, known[name]) for name in names]
+    return [
+        view(**{name: None if value is None else read(value) for (name, read), value in zip(reads, found, strict=True)})
+        for found in result
+    ]
+
+
+@cache
+def _find_readers(view: Hashable) -> dict[str, Callable[[Any], object]]:
+    return {name: _find_reader(kind) for name, kind in get_type_hints(view).items()}
+
+
+def _find_reader(kind: Any) -> Callable[[Any], object]:
+    is_read = kind is bool or (isinstance(kind, type) and issubclass(kind, Enum))
+    return cast(Callable[[Any], object], kind) if is_read else _keep_value
+
+
+def _keep_value(value: object) -> object:
+    return value
+
+
+def select_view_columns(table: sa.FromClause, view: type) -> list[sa.ColumnElement[Any]]:
+    """Select the columns of a table that are called like fields of the dataclass ``view``."""
+    return [table.c[name] for name in get_type_hints(view) if name in table.c]
 
 
 def select_columns(table: sa.FromClause, row: type[tuple[Any, ...]]) -> list[sa.ColumnElement[Any]]:

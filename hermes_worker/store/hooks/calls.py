@@ -17,7 +17,7 @@ from hermes_worker.core.hooks import HookCallState, list_beginning_calls
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.run_views import HookCallView
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.prepared import fetch_views, select_view_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.hooks.pending_calls import enqueue_beginning
 from hermes_worker.store.restore_detection import is_no_copy
@@ -198,7 +198,7 @@ class HookCalls:
     def list(self, *, run_id: str | None = None, limit: int = 100) -> list[HookCallView]:
         """List the newest rows first, of one run or of all."""
         wanted = (
-            sa.select(*(hook_calls.c[name] for name in _ListedCall._fields[:-1]), runs.c.run_id)
+            sa.select(*select_view_columns(hook_calls, HookCallView), runs.c.run_id)
             .join(runs, runs.c.pk == hook_calls.c.run_pk)
             .order_by(hook_calls.c.pk.desc())
             .limit(limit)
@@ -206,32 +206,7 @@ class HookCalls:
         if run_id is not None:
             wanted = wanted.where(runs.c.run_id == run_id)
         with self._database.read() as connection:
-            return [
-                HookCallView(
-                    event_id=row.event_id,
-                    hook=row.hook,
-                    event=row.event,
-                    run_id=row.run_id,
-                    state=HookCallState(row.state),
-                    attempts=row.attempts,
-                    reason=row.reason,
-                    created_at=row.created_at,
-                    settled_at=row.settled_at,
-                )
-                for row in fetch_rows(connection.execute(wanted), _ListedCall)
-            ]
-
-
-class _ListedCall(NamedTuple):
-    event_id: str
-    hook: str
-    event: str
-    state: str
-    attempts: int
-    reason: str | None
-    created_at: float
-    settled_at: float | None
-    run_id: str
+            return fetch_views(connection.execute(wanted), HookCallView)
 
 
 def _select_facts(claim: HookCallClaim) -> sa.Select[Any]:

@@ -21,7 +21,7 @@ from hermes_worker.core.messages import canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.prepared import fetch_views, select_view_columns
 from hermes_worker.store.jobs import job_ends, slots
 from hermes_worker.store.jobs.job_rows import (
     JOBS,
@@ -56,19 +56,6 @@ class JobNotFound(HermesError):
 
 class AmbiguousJob(HermesError):
     """Several jobs have this name."""
-
-
-class _HistoryRow(NamedTuple):
-    slot: float
-    outcome: str
-    reason: str
-    settled_at: float
-    is_waiting: bool
-    execution: str | None
-    remark: str | None
-    ended_at: float | None
-    run_id: str | None
-    status: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +231,7 @@ class Jobs:
     def list_firings(self, job_pk: int, *, limit: int = 50, before: float | None = None) -> Sequence[FiringView]:
         """List the firings of a job, the newest slots first; ``before`` is the slot that ended the page before."""
         statement = (
-            sa.select(*(firings.c[name] for name in _HistoryRow._fields[:-2]), runs.c.run_id, runs.c.status)
+            sa.select(*select_view_columns(firings, FiringView), runs.c.run_id, runs.c.status.label("run_status"))
             .select_from(firings.outerjoin(runs, runs.c.pk == firings.c.run_pk))
             .where(firings.c.job_pk == job_pk)
             .order_by(firings.c.slot.desc())
@@ -253,21 +240,7 @@ class Jobs:
         if before is not None:
             statement = statement.where(firings.c.slot < before)
         with self._database.read() as connection:
-            return [
-                FiringView(
-                    slot=row.slot,
-                    outcome=row.outcome,
-                    reason=row.reason,
-                    settled_at=row.settled_at,
-                    run_id=row.run_id,
-                    run_status=row.status,
-                    is_waiting=bool(row.is_waiting),
-                    execution=row.execution,
-                    remark=row.remark,
-                    ended_at=row.ended_at,
-                )
-                for row in fetch_rows(connection.execute(statement), _HistoryRow)
-            ]
+            return fetch_views(connection.execute(statement), FiringView)
 
     def find_delivery_error(self, job_pk: int) -> str | None:
         """Find why the output of a job's latest run did not arrive everywhere; ``None`` when it did, or still may."""

@@ -31,7 +31,7 @@ from hermes_worker.core.run import ExitReason
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.backlog import read_backlog
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.deliveries import enqueue_deliveries
 from hermes_worker.store.rows import Hint, build_insert_ignoring, make_storable
@@ -110,11 +110,8 @@ def sweep_alerts(database: Database, policy: AlertPolicy) -> list[Hint]:
         troubles += [*_find_closed_keys(database), *dead, *_find_backlogs(database, policy)]
     hints = _alert_budgets(database, policy, own)
     with database.read() as connection:
-        standing = sa.select(*select_columns(alerts, _StandingAlert)).where(alerts.c.recovered_at.is_(None))
-        known = [
-            OpenAlert(pk=row.pk, kind=row.kind, subject=row.subject, clear_since=row.clear_since)
-            for row in fetch_rows(connection.execute(standing), _StandingAlert)
-        ]
+        standing = sa.select(*select_view_columns(alerts, OpenAlert)).where(alerts.c.recovered_at.is_(None))
+        known = fetch_views(connection.execute(standing), OpenAlert)
         now = connection.execute(sa.select(db_now())).scalar_one()
     wanted = decide_alert_steps(troubles, known, now)
     for trouble in wanted.raised:
@@ -376,13 +373,6 @@ _UNTOLD = (
     .order_by(budgets.c.root_pk)
     .limit(200)
 )
-
-
-class _StandingAlert(NamedTuple):
-    pk: int
-    kind: str
-    subject: str
-    clear_since: float | None
 
 
 class _DeadTarget(NamedTuple):

@@ -13,7 +13,7 @@ import secrets
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -29,7 +29,15 @@ from hermes_worker.core.step import compute_retry_delay_s
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
-from hermes_worker.store.engine.prepared import PkRow, Prepared, fetch_row, fetch_rows, select_columns
+from hermes_worker.store.engine.prepared import (
+    PkRow,
+    Prepared,
+    fetch_row,
+    fetch_rows,
+    fetch_views,
+    select_columns,
+    select_view_columns,
+)
 from hermes_worker.store.owners import is_of_tenant, select_tenant_of_job, select_tenant_of_run
 from hermes_worker.store.restore_detection import is_no_copy
 from hermes_worker.store.row_keys import LostHintsBounds
@@ -482,13 +490,10 @@ class Deliveries:
 
     def list_dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
         """List the dead targets of a tenant, the newest first."""
-        theirs = sa.select(*select_columns(dead_targets, _DeadRow)).where(dead_targets.c.tenant == tenant)
+        theirs = sa.select(*select_view_columns(dead_targets, DeadTarget)).where(dead_targets.c.tenant == tenant)
         newest = theirs.order_by(dead_targets.c.marked_at.desc()).limit(limit)
         with self._database.read() as connection:
-            return [
-                DeadTarget(key=row.key, reason=row.reason, marked_at=row.marked_at)
-                for row in fetch_rows(connection.execute(newest), _DeadRow)
-            ]
+            return fetch_views(connection.execute(newest), DeadTarget)
 
     def postpone_retry(
         self,
@@ -587,9 +592,7 @@ class Deliveries:
                 .returning(deliveries.c.hinted_at)
             ).scalar()
             if hinted_at is None:
-                found = _require_row(
-                    connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id
-                )
+                found = _require_view(connection, delivery_id)
                 raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
             record_action(connection, Act.DELIVERY_RETRY, delivery_id)
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
@@ -604,9 +607,7 @@ class Deliveries:
     def get(self, delivery_id: str) -> DeliveryView:
         """Load a delivery. Raises ``DeliveryNotFound``."""
         with self._database.read() as connection:
-            return _to_view(
-                _require_row(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), delivery_id)
-            )
+            return _require_view(connection, delivery_id)
 
     def list(
         self,
@@ -627,9 +628,12 @@ class Deliveries:
             statement = statement.where(runs.c.run_id == run_id)
         with self._database.read() as connection:
             if before is not None:
-                last = _require_row(connection.execute(_VIEW.where(deliveries.c.delivery_id == before, theirs)), before)
-                statement = statement.where(deliveries.c.pk < last.pk)
-            return [_to_view(row) for row in fetch_rows(connection.execute(statement), _DeliveryRow)]
+                last = sa.select(deliveries.c.pk).where(deliveries.c.delivery_id == before, theirs)
+                pk = connection.execute(last).scalar()
+                if pk is None:
+                    raise _delivery_not_found(before)
+                statement = statement.where(deliveries.c.pk < pk)
+            return fetch_views(connection.execute(statement), DeliveryView)
 
     def _update_claimed(self, connection: Connection, claim: DeliveryClaim, **values: object) -> None:
         changed = connection.execute(
@@ -872,62 +876,23 @@ class _SentRow(NamedTuple):
     receipt: str | None
 
 
-class _DeadRow(NamedTuple):
-    key: str
-    reason: str
-    marked_at: float
-
-
 class _ReplacedRow(NamedTuple):
     run_pk: int | None
     job_pk: int | None
     body: str | None
 
 
-class _DeliveryRow(NamedTuple):
-    pk: int
-    delivery_id: str
-    target: str
-    state: str
-    attempts: int
-    is_in_doubt: bool
-    not_before: float | None
-    receipt: str | None
-    error_kind: str | None
-    error: str | None
-    created_at: float
-    settled_at: float | None
-    run_id: str | None
-    job_id: str | None
-
-
-_VIEW = sa.select(
-    *(deliveries.c[name] for name in _DeliveryRow._fields[:-2]), runs.c.run_id, jobs.c.job_id
-).select_from(
+_VIEW = sa.select(*select_view_columns(deliveries, DeliveryView), runs.c.run_id, jobs.c.job_id).select_from(
     deliveries.outerjoin(runs, runs.c.pk == deliveries.c.run_pk).outerjoin(jobs, jobs.c.pk == deliveries.c.job_pk)
 )
 
 
-def _require_row(result: sa.CursorResult[Any], delivery_id: str) -> _DeliveryRow:
-    row = fetch_row(result, _DeliveryRow)
-    if row is None:
-        raise DeliveryNotFound(f"there is no delivery {delivery_id!r}")
-    return row
+def _require_view(connection: Connection, delivery_id: str) -> DeliveryView:
+    found = fetch_views(connection.execute(_VIEW.where(deliveries.c.delivery_id == delivery_id)), DeliveryView)
+    if not found:
+        raise _delivery_not_found(delivery_id)
+    return found[0]
 
 
-def _to_view(row: _DeliveryRow) -> DeliveryView:
-    return DeliveryView(
-        delivery_id=row.delivery_id,
-        run_id=row.run_id,
-        job_id=row.job_id,
-        target=row.target,
-        state=DeliveryState(row.state),
-        attempts=row.attempts,
-        is_in_doubt=bool(row.is_in_doubt),
-        not_before=row.not_before,
-        receipt=row.receipt,
-        error_kind=row.error_kind,
-        error=row.error,
-        created_at=row.created_at,
-        settled_at=row.settled_at,
-    )
+def _delivery_not_found(delivery_id: str) -> DeliveryNotFound:
+    return DeliveryNotFound(f"there is no delivery {delivery_id!r}")
