@@ -48,7 +48,7 @@ def sdk(api: Served) -> openai.OpenAI:
 
 
 def client_of(api: Served, key: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{api.url}/v1", api_key=key, max_retries=0, timeout=None)
 
 
 def upload(sdk: openai.OpenAI, name: str = "notes.md", content: bytes = NOTES, **more: Any) -> str:

@@ -209,7 +209,7 @@ async def get_file_content(context: Context, kept: _OwnFile) -> Response:
         content = await context.call_store(reading.load_content, kept)
     except ArtifactNotFound:
         raise _not_found(kept.artifact_id) from None
-    return Response(content, media_type=kept.media_type, headers=build_headers(kept))
+    return Response(content, media_type=OCTETS, headers=build_headers(kept))
 
 
 @router.delete(
