@@ -168,46 +168,6 @@ def test_a_run_full_of_hostile_texts_shows_its_tree_and_its_calls_as_text(
     nothing_came_to_life(page)
 
 
-def _spoken(row: dict[str, Any], number: int, text: str) -> dict[str, Any]:
-    """A reply that says a text, and calls a tool of that name with it."""
-    call = {"id": f"call_{number}", "function": {"name": text, "arguments": text}}
-    return {**row, "role": "assistant", "content": text, "tool_calls": [call], "calls_about": [text]}
-
-
-def test_a_conversation_and_a_comparison_full_of_hostile_texts_show_them_as_text(
-    api: Served,
-    visit: Callable[..., PageVisitor],  # noqa: F811
-) -> None:
-    maker = AnswerMaker(api.server.config.app.openapi(), TEXTS)  # type: ignore[union-attr]
-    visitor = visit()
-    page = visitor.page
-
-    def answer(route: Any) -> None:
-        path = urlsplit(route.request.url).path
-        if path.endswith(("/events", "/v1/changes")):
-            route.abort()
-            return
-        body = json.loads(maker.answer(route.request.url))
-        if path.endswith("/messages"):
-            body["data"] = [_spoken(row, n, TEXTS[n]) for n, row in enumerate(body["data"])]
-        if path == "/v1/runs":
-            body["data"] = body["data"][:1]  # the calls of each are asked for
-        route.fulfill(body=json.dumps(body), content_type="application/json")
-
-    page.route(lambda url: "/page/login" not in url and ("/v1/" in url or "/api/" in url), answer)
-    visitor.open("sessions/x", "x")
-    talk = page.get_by_label("The conversation")
-    talk.locator("[data-n='0']").wait_for()
-    assert missing(page) == []
-    nothing_came_to_life(page)
-    talk.locator(".call > summary").first.click()
-    talk.locator(".call[open]").get_by_text("Arguments", exact=True).wait_for()
-    nothing_came_to_life(page)
-    visitor.open("compare/x/y", "Compare")
-    page.get_by_label("Two runs compared").locator("td .state").nth(1).wait_for()
-    nothing_came_to_life(page)
-
-
 def test_hostile_runs_are_text_from_their_prompt_to_their_reply(
     api: Served,
     store: Store,
