@@ -201,7 +201,7 @@ def _render_welcome(stack: Stack, note: StackNote) -> str:
     key = f'-H "Authorization: Bearer {"$HERMES_SERVER_KEY" if settings.server.key else f"$(cat {path})"}"'
     home = home_option(settings.home)
     missing = find_copy_note(settings)
-    page = ", and in a browser a page: log in with the key" if settings.server.page else ""
+    page = " (in a browser a page: log in with the key)" if settings.server.page else ""
     copy = f"\nThis is a restored copy: {missing}\n" if missing else ""
     return f"""
 Hermes worker is up, in {{took_s}} s.
