@@ -83,7 +83,7 @@ DIALECT_CASES = 340
 """Some operations take nothing and are asked once; about 300 are left."""
 OPENAI = ("openai_models", "openai_chat", "openai_responses", "openai_conversations")
 DIALECTS = {
-    "openai": {*OPENAI, "responses_compacting", "embeddings", "files"},
+    "openai": {*OPENAI, "responses_compacting", "embeddings"},
     "original": {"runs", "events", "approvals", "sessions", "session_turns", "jobs", "capabilities", "health"},
     "webhooks": {"webhooks", "inbound"},
 }
@@ -199,9 +199,6 @@ class World:
             found["tenant"] = "limited" if path.startswith("/v1/tenants") else "acme"
         if "{artifact_id}" in path:
             found["artifact_id"] = "art_of_nobody"  # who has no signed address sees nothing else
-        if "{file_id}" in path:
-            form = {"file": ("a.txt", b"x")}
-            found["file_id"] = self.session.post("/v1/files", data={"purpose": "user_data"}, files=form).json()["id"]
         if "{key_id}" in path:
             found["key_id"] = self.key("default")
         if "{provider_key_id}" in path:
@@ -312,8 +309,6 @@ class World:
                 case.query |= {"schedule": "@daily", "timezone": "UTC"}  # with grammars of their own
             if path.endswith("{run_id}/wait"):
                 case.query["timeout_s"] = 0
-            if path == "/v1/files" and case.query.get("after"):
-                case.query["after"] = self.names("{file_id}")["file_id"]
         body = case.body
         if not isinstance(body, dict):
             return
@@ -368,9 +363,6 @@ class World:
             if path.endswith("replayed"):
                 body.clear()
                 body["receipt"] = self.receipt()
-        if path == "/v1/files" and not {"expires_after[anchor]", "expires_after[seconds]"} <= body.keys():
-            body.pop("expires_after[anchor]", None)  # one needs the other
-            body.pop("expires_after[seconds]", None)
         if path == "/v1/tenants":
             body["name"] = f"tenant-{next(self._numbers)}"
         if path == "/v1/webhook-routes":
