@@ -13,6 +13,7 @@ from hermes_worker.cli.entry import EXIT_FAILED, EXIT_UNUSABLE
 from hermes_worker.cli.server import refuse_server_options
 
 if TYPE_CHECKING:
+    from hermes_worker.lab.duels import DuelKind
     from hermes_worker.lab.lab import LabProgress
 
 _BAR_CHARS = 30
@@ -104,15 +105,12 @@ def chaos(
     duplicates and drops messages, and jumps clocks. Exits with 1 when an invariant is broken, and with 2 when none is
     and something was not finished in time: it may only be slow, so nothing is said about it.
     """
-    from hermes_worker.lab.duels import DuelKind
     from hermes_worker.lab.lab import LabOptions, run_lab
     from hermes_worker.lab.report import render_json, render_text
     from hermes_worker.local.postgres import can_start_postgres
 
     if sum((bool(database), own_postgres, sqlite)) > 1:
         raise click.UsageError("--database, --own-postgres and --sqlite exclude each other: choose one database")
-    if unknown := set(kinds) - set(DuelKind):
-        raise click.UsageError(f"--duel: {min(unknown)!r} is no kind of duel; there are {', '.join(DuelKind)}")
     options = LabOptions(
         runs=runs,
         steps=steps,
@@ -125,7 +123,7 @@ def chaos(
         only_kills=only_kills,
         has_trees=trees,
         duels=duels,
-        duel_kinds=[DuelKind(kind) for kind in kinds],
+        duel_kinds=_parse_duel_kinds(kinds),
         people=people,
         workers_per_role=workers,
     )
@@ -142,6 +140,14 @@ def chaos(
     if not report.is_green:
         return EXIT_FAILED
     return EXIT_UNUSABLE if report.unfinished else 0
+
+
+def _parse_duel_kinds(names: tuple[str, ...]) -> list[DuelKind]:
+    from hermes_worker.lab.duels import DuelKind
+
+    if unknown := set(names) - set(DuelKind):
+        raise click.UsageError(f"--duel: {min(unknown)!r} is no kind of duel; there are {', '.join(DuelKind)}")
+    return [DuelKind(name) for name in names]
 
 
 def _show_progress(progress: LabProgress) -> None:
