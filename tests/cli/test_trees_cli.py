@@ -33,7 +33,7 @@ def test_show_says_what_a_tree_may_use_and_who_used_it(hermes: CommandLine, stor
     assert shown.code == 0
     lines = [line.split() for line in shown.out.splitlines()]
     assert ["iterations", "10", "1", "1"] in lines
-    assert ["tokens", "1000", "15", "15"] in lines
+    assert ["tokens", "1,000", "15", "15"] in lines
     assert ["run_child", "running", "0", "1", "0", "0", "$0.00"] in lines
     document = json.loads(hermes.inline("runs", "show", root, "--json").out)
     assert document["budget"]["dimensions"]["iterations"] == {"limit": 10, "reserved": 1, "spent": 1}
