@@ -489,7 +489,7 @@ def test_lists_are_read_when_the_server_says_so_and_left_alone_otherwise(
         raise AssertionError(f"the page asks where nothing changes: {quiet(8)}")
     run_id = waiting(store)
     page.get_by_text("rm -r x").wait_for()
-    page.locator(f"a[title='{run_id}']").wait_for()
+    page.locator(f"a[title='{run_id}']").first.wait_for()
     Waits(store.database).approve(run_id, ApprovalChoice.DENY, by="ann")
     page.get_by_text("rm -r x").wait_for(state="detached")
     page.get_by_role("button", name="Log out").click()
