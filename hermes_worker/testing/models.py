@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json
-from hermes_worker.models.base import Abort, OnDelta
+from hermes_worker.models.base import Abort, OnDelta, Provider
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.lazy_wires import load_provider
@@ -134,10 +134,10 @@ class _CassetteModel(ScriptedModel):
 
 
 class ModelChainOfOne:
-    """The chain of providers with a single model. ``models.chain.ProviderChain``."""
+    """A chain of one provider, which stands for ``models.chain.ProviderChain``."""
 
-    def __init__(self, model: ScriptedModel) -> None:
-        self._model = model
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
 
     def __len__(self) -> int:
         return 1
@@ -147,7 +147,7 @@ class ModelChainOfOne:
 
     def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
         return ModelRoute(
-            provider=self._model, name=PROVIDER, model=model, host="", wire="chat_completions", credential=PROVIDER
+            provider=self._provider, name=PROVIDER, model=model, host="", wire="chat_completions", credential=PROVIDER
         )
 
 

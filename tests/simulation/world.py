@@ -35,8 +35,6 @@ from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, U
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import ToolSpec
-from hermes_worker.models.base import Provider
-from hermes_worker.models.chain import ModelRoute
 from hermes_worker.safety.approvals import VERDICT_RULES, ApprovalChoice, ApprovalMode
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import RunNotFound
@@ -53,6 +51,7 @@ from hermes_worker.tasks.iteration import persistence as persistence_module
 from hermes_worker.tasks.iteration.iterate import iterate
 from hermes_worker.tasks.leases import AbortReason, Leases
 from hermes_worker.tasks.prepare import prepare
+from hermes_worker.testing.models import ModelChainOfOne
 from hermes_worker.workspaces.base import WorkspaceError
 
 TTL_S = 3.0
@@ -70,24 +69,6 @@ APPROVALS = ApprovalRules(mode=ApprovalMode.SMART, timeout_s=90.0)
 
 class Killed(BaseException):
     """The process of this task is gone."""
-
-
-class OneProvider:
-    """A chain of one provider object."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-
-    def __len__(self) -> int:
-        return 1
-
-    def credentials(self, model: str, position: int) -> Sequence[str]:
-        return ()
-
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
-        return ModelRoute(
-            provider=self._provider, name="custom", model=model, host="", wire="chat_completions", credential="custom"
-        )
 
 
 class Violation(AssertionError):
@@ -263,7 +244,7 @@ class Process:
                 transcripts=Paused(world, world.backend.transcripts),
                 now=world.clock_of_database,
             ),
-            models=WorkerModels(chain=OneProvider(world.model)),
+            models=WorkerModels(chain=ModelChainOfOne(world.model)),
             rules=RunRules(delegation=DELEGATION, approvals=APPROVALS),
             sender=Sender(world),
             leases=self.leases,
