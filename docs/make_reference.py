@@ -632,7 +632,8 @@ def replay_classes() -> dict[str, str]:
 
 
 def replay_table(of: Mapping[str, str], why: Mapping[str, str] = WHY) -> str:
-    """Raises ``LookupError`` with a sentence for whoever added a tool."""
+    """Render the table of tools and their replay classes, with the reason for each. Raises ``LookupError`` when a tool
+    has no reason yet."""
     if lacking := sorted(of.keys() - why.keys()):
         raise LookupError(
             f"{', '.join(lacking)}: say in WHY of docs/make_reference.py why the replay class is right, then run "

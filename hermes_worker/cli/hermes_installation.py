@@ -75,9 +75,9 @@ class ReadConfig:
 
 
 def merge_config(source: Path, text: str, *, without_model: str = "") -> ReadConfig:
-    """Write those settings of Hermes Agent's ``config.yaml`` that mean the same here into ``text``, our configuration.
-    ``without_model`` says why those of the model are left out. Raises ``ConfigurationError`` where it cannot be
-    read."""
+    """Merge the settings of Hermes Agent's ``config.yaml`` that have the same meaning here into ``text``, our own
+    configuration. A ``without_model`` that is not empty leaves out the settings of the model, and is the reason that is
+    reported. Raises ``ConfigurationError`` when the file cannot be read."""
     merged = ReadConfig(text)
     try:
         document = yaml.safe_load(_read(source / "config.yaml") or "")

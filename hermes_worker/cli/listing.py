@@ -45,7 +45,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
         try:
             return datetime.fromisoformat(value).timestamp()
         except (ValueError, OverflowError, OSError):
-            pass
+            pass  # it is no moment; it may be a duration
         try:
             is_short = _SECONDS.fullmatch(value)
             seconds = float(value[:-1]) if is_short else parse_duration(value).total_seconds()

@@ -82,7 +82,7 @@ def _read_results(resume: Path | None) -> list[dict[str, Any]]:
         if all(row["outcome"] in ("held", "broken") and row["database"] for row in rows):
             return rows
     except (ValueError, KeyError, TypeError):
-        pass
+        pass  # refused below, as rows with other outcomes are
     raise click.UsageError(f"{str(resume)!r} does not hold results of this command: name another file with --resume")
 
 

@@ -34,8 +34,8 @@ class ForkTools(StrEnum):
 
     @property
     def is_replay(self) -> bool:
-        """Whether the rows of the original answer the calls. The model of such a fork is not told what the original
-        did later, so that its requests equal those of the original."""
+        """Whether tool calls are answered from the rows of the original run. The fork's model is then not told what the
+        original did later, so that its requests equal the original's."""
         return self in (ForkTools.RECORDED, ForkTools.OFFLINE)
 
 

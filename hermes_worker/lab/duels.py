@@ -82,8 +82,8 @@ _POINTS: Mapping[DuelKind, FaultPoint] = {
 
 
 def choose_duels(count: int, seed: int, kinds: Iterable[DuelKind] = ()) -> dict[str, DuelKind]:
-    """Choose duels of all kinds by turns, ``count`` of them, and then those of ``kinds``, under the ids that their runs
-    will have."""
+    """Choose ``count`` duels, taking all kinds in turn, and one more for each entry of ``kinds``. Returns the kind of
+    each duel by the id that its run will have."""
     chosen = [*islice(cycle(DuelKind), count), *kinds]
     return {f"run_d0e1{seed % 0xFFFF:04x}{number:024x}": kind for number, kind in enumerate(chosen)}
 

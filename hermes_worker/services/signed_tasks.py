@@ -56,7 +56,7 @@ class SignedRun(BaseModel):
     not_before: float | None = None
 
     def list_options(self) -> dict[str, Any]:
-        """List the fields that were sent beside those of every message, and the idempotency key."""
+        """Return the optional fields that the sender set, and ``idempotency_key``, by name."""
         return self.model_dump(exclude={"tenant", "text", "at"}, exclude_unset=True)
 
 

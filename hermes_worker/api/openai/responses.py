@@ -235,7 +235,7 @@ def _accept(context: ApiContext, submission: Submission, body: response_schema.R
         try:
             return accept(context.client, replace(submission, session_id=view.session.id, after=view.run_id))
         except SessionMoved:
-            pass
+            pass  # another turn came in between: the history is sent to a session of its own below
     history = [json.loads(row.body) for row in context.client.views.load_transcript(view.run_id)]
     instructions = submission.instructions or spec.instructions
     return accept(context.client, replace(submission, history=history, instructions=instructions))

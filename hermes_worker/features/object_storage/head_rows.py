@@ -80,7 +80,7 @@ class WorkspaceHeads:
             connection.execute(sa.delete(workspace_heads).where(_is_at(name)))
 
     def list_names(self, tenant: str | None = None) -> Sequence[SnapshotName]:
-        """List the workspaces that have a row: all of them, or those of one tenant."""
+        """List the workspaces that have a row, of one tenant or, with ``None``, of all tenants."""
         which = sa.true() if tenant is None else workspace_heads.c.tenant == tenant
         with self._database.read() as connection:
             rows = connection.execute(sa.select(workspace_heads.c.tenant, workspace_heads.c.name).where(which)).all()

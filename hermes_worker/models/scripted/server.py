@@ -150,7 +150,7 @@ class _Completions:
         except (_ScriptedClientLeft, ClientDisconnect):
             self._model.count(disconnects=1)
         except _ConnectionBroken:
-            pass
+            pass  # the script says to break the connection here: there is nothing to answer
         finally:
             self._model.count(in_flight=-1)
 

@@ -203,7 +203,8 @@ class _ServerStatement:
     )
 
     def __init__(self, cursor: Any, name: str, types: Sequence[int]) -> None:
-        """``cursor`` is of the connection, ``types`` are those of the parameters."""
+        """Set up a statement that the server will keep as ``name``. ``cursor`` belongs to the connection; ``types`` has
+        PostgreSQL's number of the type of each parameter, 0 where the server derives it."""
         from psycopg.adapt import PyFormat, Transformer
         from psycopg.generators import execute
 
