@@ -115,7 +115,7 @@ class Column:
 
 def _format_title(view: RunView) -> str:
     """Format the title, with a mark for what a list leaves out by default and for what is folded below a run."""
-    mark = f"[{view.kind}] " if view.kind in (RunKind.REVIEW, RunKind.EVALUATION) else ""
+    mark = f"[{view.kind}] " if view.kind.is_beside_work else ""
     folded = f" (+{view.delegated})" if view.delegated else ""
     return f"{mark}{flatten_text(view.title or '-', TITLE_CHARS_MAX)}{folded}"
 
@@ -156,7 +156,7 @@ _USUAL = ("title", "status", "when", "took", "usd", "model", "run")
 _SPARED = ("model", "took", "usd")
 """What is left out of the usual columns, in this order, where a title would have no room beside them."""
 _WIDE = ("title", "status", "created", "took", "model", "usd", "tokens", "session", "tags", "answer", "run")
-_LISTED_KINDS = (RunKind.REQUEST, RunKind.JOB, RunKind.FOLLOW_UP)
+_LISTED_KINDS = [kind for kind in RunKind if kind is not RunKind.CHILD and not kind.is_beside_work]
 _WATCHED_EVERY_S = 2.0
 
 

@@ -131,6 +131,11 @@ class RunKind(StrEnum):
     EVALUATION = "evaluation"
     """It repeats an ended run, without effects, to compare the answers (``core.forks``)."""
 
+    @property
+    def is_beside_work(self) -> bool:
+        """Whether such runs look back at work and do none. Lists leave them out until they are asked for."""
+        return self in (RunKind.REVIEW, RunKind.EVALUATION)
+
 
 class WaitKind(StrEnum):
     """The kinds of things that a waiting call waits for."""

@@ -51,7 +51,7 @@ from hermes_worker.operation import AnswerMismatch
 T = TypeVar("T")
 
 _RUNS_MAX = 100
-_KINDS = [kind.value for kind in RunKind if kind not in (RunKind.REVIEW, RunKind.EVALUATION)]
+_KINDS = [kind.value for kind in RunKind if not kind.is_beside_work]
 """The kinds of runs that somebody asked for, or that came of those."""
 _TREES_AT_A_LOOK = 5
 _CALLS_SHOWN = 30
