@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from inbound.test_socket_listening import client, taken, until  # noqa: F401
+from inbound.test_socket_listening import client, frequent_renewals, taken, until  # noqa: F401
 from inbound.test_socket_platforms import at_once, listened_to  # noqa: F401
 from support.inbound_cases import AT
 from support.patience import PATIENCE_S
