@@ -206,6 +206,7 @@ class GatewayListener:
         if error.kind is SendErrorKind.AUTH:
             wait_s = max(wait_s, LOOK_AGAIN_S_MAX)  # nothing changes until an operator changes the token
         log.warning("gateway.look_failed", account=account.account, reason=error.message, wait_s=wait_s)
+        self._rows.renew(hold, self._lease_s, error=error.message)  # people see what is wrong at once
         self._pause(hold, wait_s, error.message, stopping)
 
     def _pause(self, hold: AccountLease, wait_s: float, error: str | None, stopping: threading.Event) -> None:
