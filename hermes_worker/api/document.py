@@ -63,7 +63,7 @@ def _rename_item_schemas(part: Any) -> Any:
 _LICENSE = {"name": "MIT", "identifier": "MIT"}
 _TAGS = {
     "runs": "Submit runs, follow them, stop them, and read what they did.",
-    "openai": "OpenAI's chat completions, responses, conversations and models.",
+    "openai": "OpenAI's chat completions, responses, conversations, files and models.",
     "sessions": "Conversations, and the runs that share them.",
     "jobs": "Tasks on a schedule.",
     "approvals": "Questions to people, and their answers.",
@@ -156,6 +156,7 @@ _MADE_BY = {
     ),
     "job_id": (("post", "/api/jobs", "200", "/job/id"),),
     "delivery_id": (("get", "/v1/deliveries", "200", "/data/0/delivery_id"),),
+    "file_id": (("post", "/v1/files", "200", "/id"),),
     "artifact_id": (("get", "/v1/runs/{run_id}/artifacts", "200", "/data/0/id"),),
     "call": (("get", "/v1/runs/{run_id}/calls", "200", "/data/0/call"),),
     "worker_id": (("get", "/v1/workers", "200", "/data/0/worker_id"),),

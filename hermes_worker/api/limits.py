@@ -19,11 +19,14 @@ HEAD_PATIENCE_S = 20.0
 """Seconds that a client may take to send the head of a request. Without a limit, one that sends a byte a minute holds a
 connection for as long as it likes. Slow networks need a few seconds."""
 _OF_PLATFORMS = "/inbound/"
+_FILES = "/v1/files"
 _OF_OTHERS = ("/webhooks/", _OF_PLATFORMS)
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 """Slack and Twilio send events as such, and GitHub when it is told to. A page of a foreign site can make a browser do
 so, too: it lacks the signature, and a route that wants none takes only JSON."""
+MULTIPART = "multipart/form-data"
+"""Files are uploaded as such. A foreign page can send it, too, but not with a key, and not with our page's cookie."""
 XML = ("text/xml", "application/xml")
 """WeCom sends messages as such. The platform's signature is checked before anything of the body is read."""
 
@@ -113,6 +116,8 @@ def _wrong_type(path: str, headers: Headers) -> ApiError | None:
     taken = (JSON, FORM) if path.startswith(_OF_OTHERS) else (JSON,)
     if path.startswith(_OF_PLATFORMS):
         taken = (*taken, *XML)
+    if path == _FILES:
+        taken = (MULTIPART,)
     if not has_body or media_type(headers.getlist("content-type")) in taken:
         return None
     message = f"The Content-Type of a request body must be {' or '.join(taken)}."

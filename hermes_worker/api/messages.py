@@ -152,7 +152,7 @@ def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     data = given.get("file_data")
     match = _DATA.fullmatch(data) if isinstance(data, str) else None
     if match is None:
-        what = "a 'file_data' of the form data:TYPE;base64,DATA (files by id or address are not kept here)"
+        what = "a 'file_data' of the form data:TYPE;base64,DATA (files are not fetched from addresses)"
         raise ApiError(400, f"'{where}' is a file without {what}.", code="unsupported_content_type", param=where)
     if match["type"].startswith("image/"):
         return {"type": "image_url", "image_url": _image({"image_url": data}, where)}

@@ -31,7 +31,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "hermes_worker.features.alerts:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.approvals:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.artifacts:EXTENSION": ("routers", "commands"),
+        "hermes_worker.features.artifacts:EXTENSION": ("routers", "commands", "upkeep"),
         "hermes_worker.features.audit:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.batches:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.checkpoints:EXTENSION": ("routers", "commands", "upkeep"),

@@ -716,7 +716,7 @@ artifacts = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("artifact_id", sa.String(40), nullable=False, unique=True),
-    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
+    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE")),
     sa.Column("tenant", Tenant, nullable=False),
     sa.Column("path", SealedText("artifacts.path"), nullable=False),
     sa.Column("sha256", sa.String(64), nullable=False),
@@ -725,12 +725,17 @@ artifacts = sa.Table(
     sa.Column("modified_at", Seconds, nullable=False),
     sa.Column("blob_hash", sa.String(64), nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
+    sa.Column("principal", sa.String(200)),
+    sa.Column("purpose", sa.String(20)),
+    sa.Column("expires_at", Seconds),
     sa.Index("ix_artifacts_run_pk", "run_pk"),
     sa.Index("ix_artifacts_blob_hash", "blob_hash"),
     sa.Index("ix_artifacts_created_at", "tenant", "created_at", "pk"),
+    _partial("ix_artifacts_uploaded", "tenant", "pk", where="run_pk is null"),
 )
-"""Files that runs made or changed in their workspaces. ``sha256`` is that of the bytes; the text under ``blob_hash`` is
-their Base64, so equal files of any number of runs are stored once."""
+"""Files that runs made or changed in their workspaces, and files that clients uploaded: those belong to no run, and
+``principal`` uploaded them for a ``purpose``. ``sha256`` is that of the bytes; the text under ``blob_hash`` is their
+Base64, so equal files of any number of runs are stored once."""
 
 messages = sa.Table(
     "messages",

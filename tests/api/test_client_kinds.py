@@ -62,7 +62,7 @@ ELSEWHERE: Mapping[str, str] = {
     "POST /api/sessions/{session_id}/chat/stream": "submit with session_id, and events, say the same",
 }
 """Operations without a method, and why."""
-_OF_OPENAI = re.compile(r"\w+ /v1/(models|chat|responses|conversations|embeddings)\b")
+_OF_OPENAI = re.compile(r"\w+ /v1/(models|chat|responses|conversations|embeddings|files)\b")
 """Its own SDK is the client."""
 
 

@@ -212,7 +212,10 @@ def test_what_cannot_be_is_refused_with_its_place(api: Served, sdk: openai.OpenA
         sdk.conversations.items.list(made.id, after=foreign)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"items": "hello"}, "items"),
-        ({"items": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "items[0].content[0]"),
+        (
+            {"items": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
+            "items[0].content[0].file_id",
+        ),
         ({"items": [{"role": "king", "content": "x"}]}, "items[0].role"),
         ({"metadata": {"a": 5}}, "metadata.a"),
     ]

@@ -33,6 +33,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_views import RunView
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
+from hermes_worker.features.retention.hold_rows import Retention
 from hermes_worker.features.webhooks import event_routes as inbound
 from hermes_worker.mcp.servers import McpServer
 from hermes_worker.net.http import HttpResponse
@@ -63,6 +64,7 @@ FLEETING = {
     "item_id": "msg_x",
     "key_id": "key_000000000000",
     "artifact_id": "art_x",
+    "file_id": "file-x",
     "credential": "nobody",
     "provider_key_id": "pkey_000000000000",
     "number": "999999",
@@ -308,11 +310,20 @@ OF_A_TENANT = {
 """Without a name in the path: only a tenant can be absent."""
 
 
+FORM = b"".join(
+    b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % (name, value)
+    for name, value in ((b'file"; filename="a.txt', b"x"), (b"purpose", b"user_data"))
+)
+
+
 def usual(label: str, **names: str) -> Asked:
     """What the operation would take, of nothing that there is."""
     asked = Asked(label.partition(" ")[2].format_map({**FLEETING, **names}))
     if label == "GET /v1/artifacts/{artifact_id}/content":
         return replace(asked, path=f"{asked.path}{SIGNED}")
+    if label == "POST /v1/files":
+        form = {"content-type": "multipart/form-data; boundary=x"}
+        return replace(asked, headers={**asked.headers, **form}, body=FORM + b"--x--\r\n")
     if label == "GET /api/sessions/search":
         return replace(asked, path=f"{asked.path}?q=x")
     if label == "GET /v1/ids":
@@ -407,6 +418,14 @@ def _in_the_way(place: Place, label: str) -> Answer:
         name = f"door-{label.rpartition('/')[2]}"
         McpServers(place.store.database).write_server("default", name, new, before=None, facts={})
         return place.ask(method, usual(label, mcp_server=name))
+    if label == "DELETE /v1/files/{file_id}":
+        kept = json.loads(place.ask("POST", usual("POST /v1/files")).body)["id"]
+        holds = Retention(place.store.database, {})
+        held = holds.place_hold("default", reason="court", by="test")
+        try:
+            return place.ask(method, usual(label, file_id=kept))
+        finally:
+            holds.release("default", held.number)
     if label == "GET /v1/ids":
         for last in "01":
             this = runs.c.run_id == place.run()
@@ -553,7 +572,7 @@ def _incomplete(place: Place, label: str) -> Answer:
 
 def _slow(place: Place, label: str) -> Answer:
     there = {"name": "open", "session_id": place.session(), "conversation_id": place.conversation()}
-    asked = replace(usual(label, **there), body=b"{", is_endless=True)
+    asked = replace(usual(label, **there), body=b"-", is_endless=True)
     return place.ask(label.partition(" ")[0], replace(asked, headers={**asked.headers, "content-length": "9"}))
 
 

@@ -83,7 +83,7 @@ DIALECT_CASES = 340
 """Some operations take nothing and are asked once; about 300 are left."""
 OPENAI = ("openai_models", "openai_chat", "openai_responses", "openai_conversations")
 DIALECTS = {
-    "openai": {*OPENAI, "responses_compacting", "embeddings"},
+    "openai": {*OPENAI, "responses_compacting", "embeddings", "files"},
     "original": {"runs", "events", "approvals", "sessions", "session_turns", "jobs", "capabilities", "health"},
     "webhooks": {"webhooks", "inbound"},
 }
@@ -199,6 +199,9 @@ class World:
             found["tenant"] = "limited" if path.startswith("/v1/tenants") else "acme"
         if "{artifact_id}" in path:
             found["artifact_id"] = "art_of_nobody"  # who has no signed address sees nothing else
+        if "{file_id}" in path:
+            form = {"file": ("a.txt", b"x")}
+            found["file_id"] = self.session.post("/v1/files", data={"purpose": "user_data"}, files=form).json()["id"]
         if "{key_id}" in path:
             found["key_id"] = self.key("default")
         if "{provider_key_id}" in path:
@@ -309,6 +312,8 @@ class World:
                 case.query |= {"schedule": "@daily", "timezone": "UTC"}  # with grammars of their own
             if path.endswith("{run_id}/wait"):
                 case.query["timeout_s"] = 0
+            if path == "/v1/files" and case.query.get("after"):
+                case.query["after"] = self.names("{file_id}")["file_id"]
         body = case.body
         if not isinstance(body, dict):
             return
@@ -363,6 +368,9 @@ class World:
             if path.endswith("replayed"):
                 body.clear()
                 body["receipt"] = self.receipt()
+        if path == "/v1/files" and not {"expires_after[anchor]", "expires_after[seconds]"} <= body.keys():
+            body.pop("expires_after[anchor]", None)  # one needs the other
+            body.pop("expires_after[seconds]", None)
         if path == "/v1/tenants":
             body["name"] = f"tenant-{next(self._numbers)}"
         if path == "/v1/webhook-routes":
@@ -574,7 +582,7 @@ def test_every_operation_at_length(
 def test_every_grammar_of_the_document_is_known_here(api: Served) -> None:
     """Else schemathesis would send anything for it, and only what is refused could be seen."""
     text = api.http.get("/openapi.json").text
-    named = set(re.findall(r'"format":"([^"]+)"', text)) - {"date-time"}
+    named = set(re.findall(r'"format":"([^"]+)"', text)) - {"date-time", "binary"}  # any bytes are a file
     assert named == {*TextFormat} == {*grammars.VALID}
 
 

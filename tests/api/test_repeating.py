@@ -47,6 +47,7 @@ KEPT_AT_LEAST = {
     "/api/jobs/{job_id}/run",
     "/api/sessions",
     "/api/sessions/{session_id}/fork",
+    "/v1/files",
 }
 """What is asked for here in a way that succeeds."""
 
@@ -79,6 +80,12 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
 
 
 def ask(http: httpx.Client, path: str, key: str, body: dict[str, Any] | None) -> httpx.Response:
+    if path == "/v1/files":
+        form = {"purpose": "user_data", **(body or {})}
+        boundary = {"Content-Type": "multipart/form-data; boundary=of-a-client-that-repeats-it"}
+        return http.post(
+            path, files={"file": ("a.txt", b"hello")}, data=form, headers={"Idempotency-Key": key, **boundary}
+        )
     return http.post(path, json=body, headers={"Idempotency-Key": key})
 
 

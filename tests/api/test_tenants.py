@@ -59,10 +59,13 @@ UNKNOWN = {
     "receipt_id": f"era_{uuid.uuid4().hex}",
     "call": "9.9",
     "worker_id": "0" * 32,
+    "file_id": f"file-{uuid.uuid4().hex}",
 }
 """Ids that nobody has."""
 SHARED = {"model", "target", "tenant", "credential", "provider_key_id", "worker_id", "call"}
 """What no tenant owns, or only operators may name; a call is a place in its run."""
+UPLOAD: dict[str, Any] = {"files": {"file": ("a.txt", b"hello")}, "data": {"purpose": "user_data"}}
+"""The form of a file that is uploaded."""
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/runs/{run_id}/approval": {"choice": "deny", "wait_id": 2**40},
     "/v1/runs/{run_id}/input": {"text": "yes", "wait_id": 2**40},
@@ -127,7 +130,8 @@ class Operation:
 
     def ask(self, http: httpx.Client, ids: dict[str, str]) -> httpx.Response:
         body = BODIES.get(f"{self.method} {self.path}", BODIES.get(self.path))
-        with http.stream(self.method, self.path.format(**ids), json=body) as answer:
+        brought: dict[str, Any] = UPLOAD if (self.method, self.path) == ("POST", "/v1/files") else {"json": body}
+        with http.stream(self.method, self.path.format(**ids), **brought) as answer:
             # A stream that was opened does not end: that it was is enough.
             if answer.headers["content-type"].startswith("application/json"):
                 answer.read()
@@ -243,6 +247,7 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "mcp_server": mcp_server(store, http.get("/v1/page/login").json()["tenant"]),
         "receipt_id": erasure,
         "worker_id": UNKNOWN["worker_id"],
+        "file_id": http.post("/v1/files", **UPLOAD).json()["id"],
         "call": http.get(f"/v1/runs/{waiting}/calls").json()["data"][0]["call"],
         "number": str(http.post("/v1/holds", json={"reason": "x", "run_id": ended}).json()["number"]),
     }

@@ -37,6 +37,7 @@ from hermes_worker.store.access.audit import Act, Actor, AuditLog, AuditRow, rec
 from hermes_worker.store.access.page_logins import PageLogins
 from hermes_worker.store.access.principals import KeyNotFound, TenantExists, Tenants
 from hermes_worker.store.access.saved_filters import SavedFilters
+from hermes_worker.store.artifacts.uploads import NewUpload, Uploads
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, build_text_keys
@@ -167,6 +168,11 @@ def do_everything(store: Store) -> None:
     SavedFilters(database).remove(somebody, "mine")
     fleet = Workers(database)
     fleet.drain(fleet.register(name="w", queues="model", ttl_s=60.0).worker_id)
+    uploads = Uploads(database, "acme")
+    new = NewUpload(
+        tenant="acme", principal="x", name=SECRETIVE, purpose="user_data", media_type="text/plain", content=b"x"
+    )
+    uploads.delete(uploads.create(new, bytes_max=9).artifact_id)
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")
 
 

@@ -20,6 +20,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.messages import Conversation
 from hermes_worker.api.openai import chat_schema
+from hermes_worker.api.openai.brought_files import bring_files
 from hermes_worker.api.openai.chat_messages import conversation_of, results_in, rows_of
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
@@ -143,7 +144,7 @@ async def create_chat_completion(
     for name, given in (("X-Hermes-Session-Id", x_hermes_session_id), ("X-Hermes-Session-Key", x_hermes_session_key)):
         chat_schema.require_session_name(name, given)
     require_reader_room(context)
-    rows = rows_of(body.messages)
+    rows = rows_of(await bring_files(context, caller, body.messages, "messages"))
     leaver = _name_leaver(caller, idempotency_key)
     if brought := results_in(rows):
         asked = await _continue_run(context, caller, body, brought, leaver)

@@ -17,6 +17,7 @@ from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.openai import response_schema
+from hermes_worker.api.openai.brought_files import load_files
 from hermes_worker.api.openai.client_tools import read_tools
 from hermes_worker.api.openai.conversation_objects import conversation_not_found, read_session_name
 from hermes_worker.api.openai.models import choose_model
@@ -201,6 +202,7 @@ def _list_rows(context: ApiContext, caller: Principal, body: _SaidRequest) -> Se
     given = body.input
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
+    given = load_files(context, caller, given, "input")
     return [*earlier, *(parse_items(given, "input") if given is not None else ())]
 
 

@@ -15,6 +15,7 @@ from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.openai import response_schema
+from hermes_worker.api.openai.brought_files import bring_files, load_files
 from hermes_worker.api.openai.chat_schema import SESSION
 from hermes_worker.api.openai.conversation_objects import (
     ITEM,
@@ -91,7 +92,7 @@ async def create_conversation(
     context: Context, caller: Caller, body: Annotated[NewConversation, Depends(_new)]
 ) -> ConversationObject:
     """Begin a conversation, with what was said before. Responses go on with it as their ``conversation``."""
-    rows = [] if body.items is None else parse_items(body.items, "items")
+    rows = [] if body.items is None else parse_items(await bring_files(context, caller, body.items, "items"), "items")
     kept = await context.call_store(_open, context, caller, rows, body.metadata or {})
     return conversation_object(kept)
 
@@ -223,7 +224,7 @@ async def create_conversation_items(
 
 
 def _append(context: ApiContext, caller: Principal, kept: KeptConversation, given: object) -> list[dict[str, Any]]:
-    rows = parse_items(given, "items")
+    rows = parse_items(load_files(context, caller, given, "items"), "items")
     if any(row["role"] in _INSTRUCTING for row in rows):
         raise invalid("items", "Invalid 'items': the prompt of a conversation that there is stays as it is.")
     brought = _first_turn(context, caller, rows).spec.history

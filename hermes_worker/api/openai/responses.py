@@ -17,6 +17,7 @@ from hermes_worker.api.bodies import read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.openai import response_schema
+from hermes_worker.api.openai.brought_files import bring_files
 from hermes_worker.api.openai.chat import IdempotencyKey
 from hermes_worker.api.openai.chat_messages import results_in
 from hermes_worker.api.openai.client_tools import (
@@ -118,7 +119,8 @@ async def create_response(
     body = parsed.body
     if not body.background:
         require_reader_room(context)
-    rows = parse_input(body.input, body.conversation_history)
+    given = await bring_files(context, caller, body.input, "input")
+    rows = parse_input(given, await bring_files(context, caller, body.conversation_history, "conversation_history"))
     leaver = caller.display_name if idempotency_key is None and not body.is_stored else None
     if brought := results_in(rows, "input"):
         asked = await _continue_run(context, caller, body, brought, leaver)

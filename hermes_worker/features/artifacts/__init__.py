@@ -1,13 +1,13 @@
-"""Files that runs leave."""
+"""Files that runs leave, and files that clients upload."""
 
 from __future__ import annotations
 
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration
+from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, UpkeepDeclaration
 
 EXTENSION = Extension(
     name="hermes-artifacts",
     version="1",
-    summary="Files that runs leave",
+    summary="Files that runs leave, and files that clients upload",
     routers=(
         RouterDeclaration(
             name="artifacts",
@@ -17,12 +17,18 @@ EXTENSION = Extension(
                 "/v1/artifacts/{artifact_id}/content",
             ),
         ),
+        RouterDeclaration(name="files", implementation="hermes_worker.features.artifacts.file_routes:router"),
     ),
     commands=(
         CommandDeclaration(
             name="runs artifacts",
             summary="The files that a run made or changed and that were kept; with --fetch, get them.",
             implementation="hermes_worker.features.artifacts.verbs:artifacts",
+        ),
+    ),
+    upkeep=(
+        UpkeepDeclaration(
+            name="uploaded files", prune_rows="hermes_worker.store.artifacts.uploads:delete_expired_uploads"
         ),
     ),
 )

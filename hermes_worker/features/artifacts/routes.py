@@ -116,7 +116,7 @@ async def read_artifact(
         if time.time() >= expires:
             message = "This address has expired. Get another one from the list of the run's artifacts."
             raise ApiError(410, message, code="artifact_url_expired")
-        headers = _headers(view)
+        headers = build_headers(view)
         part = parse_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
         if isinstance(part, UnsatisfiableRange):
             raise _behind_the_end(part)
@@ -139,8 +139,8 @@ def _behind_the_end(part: UnsatisfiableRange) -> ApiError:
     )
 
 
-def _headers(view: ArtifactView) -> dict[str, str]:
-    """Build the headers: a browser saves the file and does not show it, and every answer tells it not to guess the
+def build_headers(view: ArtifactView) -> dict[str, str]:
+    """Build the headers of a file: a browser saves it and does not show it, and every answer tells it not to guess the
     type."""
     name = sanitize_name(view.path)
     plain = name.encode("ascii", "replace").decode().replace("?", "_")

@@ -41,6 +41,7 @@ from hermes_worker.features.retention.selection_rows import (
     build_answer_conditions,
     build_filter_conditions,
     build_memory_conditions,
+    build_upload_condition,
     find_person_again,
     list_runs,
     select_rows,
@@ -431,6 +432,7 @@ class Erasures:
                 connection.execute(sa.delete(saved_filters).where(this))
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
             connection.execute(sa.delete(dead_targets).where(marked))
+            deleting.delete_artifacts(connection, build_upload_condition(selected))
             for table in OF_TENANT if selected.person.is_everybody else ():
                 connection.execute(sa.delete(table).where(table.c.tenant == erasure.tenant))
 

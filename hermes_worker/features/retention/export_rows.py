@@ -21,6 +21,7 @@ from hermes_worker.features.retention.selection_rows import (
     build_answer_conditions,
     build_filter_conditions,
     build_memory_conditions,
+    build_upload_condition,
     list_runs,
     select_rows,
     split_into_parts,
@@ -74,6 +75,7 @@ def iterate_conditions(
     for part in split_into_parts(selected.jobs):
         yield jobs, jobs.c.pk.in_(part)
     yield from _iterate_firings_and_deliveries(connection, selected)
+    yield artifacts, build_upload_condition(selected)
     if selected.person.is_everybody:
         for table in OF_TENANT:
             ours = table.c.tenant == selected.tenant
@@ -117,10 +119,16 @@ def count_rows(connection: Connection, selected: SelectedRows) -> Counter[str]:
     for part in split_into_parts(selected.sessions):
         named = sa.select(sa.func.count(sa.distinct(messages.c.blob_hash))).where(messages.c.session_pk.in_(part))
         found["blobs"] += connection.execute(named).scalar_one()
-    for part in split_into_parts(list_runs(connection, selected.roots)):
-        kept = sa.select(sa.func.count(sa.distinct(artifacts.c.blob_hash))).where(artifacts.c.run_pk.in_(part))
+    for which in _build_file_conditions(connection, selected):
+        kept = sa.select(sa.func.count(sa.distinct(artifacts.c.blob_hash))).where(which)
         found["blobs"] += connection.execute(kept).scalar_one()
     return +found
+
+
+def _build_file_conditions(connection: Connection, selected: SelectedRows) -> list[sa.ColumnElement[bool]]:
+    """Build the conditions, each for one statement, for the files that their runs left and those that they uploaded."""
+    left = [artifacts.c.run_pk.in_(part) for part in split_into_parts(list_runs(connection, selected.roots))]
+    return [*left, build_upload_condition(selected)]
 
 
 def export_rows(
@@ -157,10 +165,7 @@ def _export_blobs(connection: Connection, selected: SelectedRows, contents: Cont
         sa.select(messages.c.blob_hash).where(messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None))
         for part in split_into_parts(selected.sessions)
     ]
-    files = [
-        sa.select(artifacts.c.blob_hash).where(artifacts.c.run_pk.in_(part))
-        for part in split_into_parts(list_runs(connection, selected.roots))
-    ]
+    files = [sa.select(artifacts.c.blob_hash).where(which) for which in _build_file_conditions(connection, selected)]
     for wanted in (*texts, *files):
         for digest in connection.execute(wanted.distinct()).scalars().all():
             if digest is not None and digest not in told:

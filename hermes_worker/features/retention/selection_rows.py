@@ -446,6 +446,17 @@ def build_memory_conditions(connection: Connection, selected: SelectedRows) -> I
         yield sa.and_(ours, memory_versions.c.run_id.is_(None), memory_versions.c.author.in_(selected.authors))
 
 
+def build_upload_condition(selected: SelectedRows) -> sa.ColumnElement[bool]:
+    """Build the condition for the files that the person uploaded, or anybody of the tenant."""
+    ours = sa.and_(artifacts.c.tenant == selected.tenant, artifacts.c.run_pk.is_(None))
+    if selected.person.is_everybody:
+        return ours
+    of_holders = [
+        artifacts.c.principal.startswith(f"api:{holder}/", autoescape=True) for holder in selected.person.holders
+    ]
+    return sa.and_(ours, sa.or_(artifacts.c.principal.in_(selected.person.principals), *of_holders))
+
+
 def build_filter_conditions(selected: SelectedRows) -> Iterator[sa.ColumnElement[bool]]:
     """Yield conditions, each for one statement, for the filters that holders of keys saved."""
     ours = saved_filters.c.tenant == selected.tenant

@@ -111,6 +111,8 @@ class Act(StrEnum):
     HOLD_RELEASE = "hold.release"
     CONFIGURATION_WRITE = "configuration.write"
     ERASURE_BEGIN = "erasure.begin"
+    FILE_UPLOAD = "file.upload"
+    FILE_DELETE = "file.delete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

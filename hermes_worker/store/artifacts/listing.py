@@ -24,7 +24,7 @@ class ArtifactNotFound(HermesError):
 
 
 class ArtifactView(NamedTuple):
-    """A file that a run left."""
+    """A file that a run left, or that a client uploaded."""
 
     artifact_id: str
     tenant: str
@@ -35,6 +35,10 @@ class ArtifactView(NamedTuple):
     modified_at: float
     created_at: float
     blob_hash: str
+    purpose: str | None
+    """What a client uploaded it for; ``None`` for a file of a run."""
+    expires_at: float | None
+    """Epoch seconds; ``None`` for a file without an end of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,8 @@ class _GatheringFacts(NamedTuple):
     left_out_named: str | None
 
 
-_SHOWN = tuple(artifacts.c[name] for name in ArtifactView._fields)
+SHOWN = tuple(artifacts.c[name] for name in ArtifactView._fields)
+"""The columns of an ``ArtifactView``."""
 
 
 class Artifacts:
@@ -89,7 +94,7 @@ class Artifacts:
             )
             joined = wanted.outerjoin_from(runs, artifact_gatherings, gathering.run_pk == runs.c.pk)
             row = _GatheringFacts._make(connection.execute(joined.where(runs.c.pk == pk)).one())
-            found = fetch_rows(connection.execute(sa.select(*_SHOWN).where(artifacts.c.run_pk == pk)), ArtifactView)
+            found = fetch_rows(connection.execute(sa.select(*SHOWN).where(artifacts.c.run_pk == pk)), ArtifactView)
         return RunArtifacts(
             state=_decide_state(row),
             reason=row.reason if row.state == "failed" else None,
@@ -102,7 +107,7 @@ class Artifacts:
     def find(self, artifact_id: str) -> ArtifactView:
         """Load an artifact by its id. Raises ``ArtifactNotFound``, ``UnavailableError``."""
         with self._database.read() as connection:
-            wanted = sa.select(*_SHOWN).where(artifacts.c.artifact_id == artifact_id)
+            wanted = sa.select(*SHOWN).where(artifacts.c.artifact_id == artifact_id)
             row = fetch_row(connection.execute(wanted), ArtifactView)
         if row is None:
             raise ArtifactNotFound(f"there is no artifact {artifact_id!r}")
