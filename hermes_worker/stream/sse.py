@@ -22,7 +22,8 @@ again), nothing is appended: the row carries the whole text and is right. A repl
 anew; its row says so, the account of it is closed, and pieces of it that still come are void.
 
 A live entry may overtake the row that it depends on: a tool is announced as soon as the reply that asks for it is
-committed. Such an entry is kept back until that row was sent (``wants_rows``).
+committed, and the next reply begins as soon as the last call has its result, which the worker of a subagent commits.
+Such an entry is kept back until that row was sent (``wants_rows``).
 
 The account is the ``id`` of every event, so ``Last-Event-ID`` brings it back, to any replica, without memory here. With
 nothing sent ahead of its row it is the plain number of the row.
@@ -335,6 +336,8 @@ class Merge:
         self._early: list[tuple[LiveEntry, float]] = []
         self._shown: dict[int, ToolStartedFields] = {}
         """The starts that were sent of calls whose row has not come, by position."""
+        self._open: set[int] = set()
+        """Calls of this iteration whose start was sent, and whose end was not."""
         self._discarded = 0
         """The iteration whose reply was discarded last; the next one may be asked for although it has no reply."""
         self.is_over = start.is_ended and told.seq >= start.seq
@@ -389,6 +392,9 @@ class Merge:
             case RunEventName.TOOL_STARTED if self._note_start(row):
                 self._told = replace(self._told, seq=row.seq)
                 return
+            case RunEventName.TOOL_COMPLETED:
+                self._open.discard(_read_later_position(row.data))
+                self._told = replace(self._told, seq=row.seq)
             case _:
                 self._told = replace(self._told, seq=row.seq)
         self.is_over = row.name in TERMINAL_EVENTS
@@ -418,6 +424,7 @@ class Merge:
         if iteration > self._iteration:
             self._iteration = iteration
             self._settled.clear()
+            self._open.clear()
             self._shown.clear()
             self._text, self._reasoning = _Pieces(), _Pieces()
 
@@ -426,6 +433,7 @@ class Merge:
         iteration, position = row.data["iteration"], row.data["position"]
         if iteration == self._iteration:
             self._settled.add(position)
+            self._open.add(position)
         shown = self._shown.pop(position, None) if iteration == self._told.iteration else None
         if iteration != self._told.iteration or not self._told.started >> position & 1:
             return False
@@ -436,11 +444,11 @@ class Merge:
     # --- live entries ---
 
     def _is_early(self, entry: LiveEntry) -> bool:
-        """Whether rows must be sent before this entry. A worker announces a tool as soon as the reply that asks for it
-        is committed, often before a reader got that row."""
-        return self._told.seq < self._rows_due or _count_iterations_before(entry) > max(
-            self._iteration, self._discarded
-        )
+        """Whether rows must be sent before this entry: the reply that asked for a tool, and the ends of all calls
+        before the next reply."""
+        before = _count_iterations_before(entry)
+        is_next_reply = bool(self._open) and before == self._iteration and not entry.kind.startswith("tool_")
+        return is_next_reply or self._told.seq < self._rows_due or before > max(self._iteration, self._discarded)
 
     def _begin_account(self, entry: LiveEntry) -> None:
         """Begin the account of the current reply: all rows that ``entry`` may depend on were sent."""
@@ -470,6 +478,7 @@ class Merge:
         shown = self._shown.setdefault(entry.offset, fields)
         if self._told.started >> entry.offset & 1:
             return
+        self._open.add(entry.offset)
         self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
         yield self._event(RunEventName.TOOL_STARTED, at, shown)
 

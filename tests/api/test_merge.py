@@ -412,6 +412,26 @@ def test_a_reply_that_is_discarded_is_told_anew() -> None:
     assert told(1, 0, "Short.") == "Short."
 
 
+@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "only its row"])
+def test_the_next_reply_waits_for_the_ends_of_the_calls_before_it(is_announced: bool) -> None:
+    """The end of a call that waited for subagents is committed by the worker of the last of them, and announced to no
+    reader of this run; the next reply begins at once."""
+    merge = Merge(Cursor(), StreamStart(seq=0, iteration=0))
+    call = {"tool": "t", "iteration": 1, "position": 1, "tool_call_id": "c1"}
+    replied = StoredEvent(seq=1, at=1.0, name="message.completed", data={"iteration": 1, "text": ""})
+    started = StoredEvent(seq=2, at=1.0, name="tool.started", data={**call, "preview": "{}", "attempt": 1})
+    ended = StoredEvent(seq=3, at=1.0, name="tool.completed", data={**call, "duration": 0.1, "error": False})
+    merge.rows([replied], USAGE)
+    if is_announced:
+        assert [event.name for event in merge.live(started_entry(1, 1), 1.0)] == ["tool.started"]
+    merge.rows([started], USAGE)
+    piece = LiveEntry(kind="text", text="So ", iteration=2, attempt=1, offset=0)
+    assert merge.live(piece, 1.0) == []
+    assert merge.wants_rows
+    assert [event.name for event in merge.rows([ended], USAGE)] == ["tool.completed", "message.delta"]
+    assert not merge.wants_rows
+
+
 @pytest.mark.parametrize("position", [0, 2])
 def test_a_forged_start_does_not_take_the_place_of_the_row(position: int) -> None:
     merge = Merge(Cursor(), StreamStart(seq=0, iteration=1))

@@ -96,7 +96,7 @@ def test_the_coding_agent_mends_the_program(copy: Any) -> None:
 def test_the_research_fans_out_within_one_budget(copy: Any) -> None:
     example = copy("research")
     said = example.play()
-    assert "| stream | 14,000 | another worker claims it |" in said
+    assert "| stream | 14,000 | another worker claims it |" in said, said
     runs = example.list_runs()
     assert {run["status"] for run in runs} == {"completed"}
     assert len(runs) == 4
