@@ -99,6 +99,23 @@ def test_a_statement_that_the_server_keeps_answers_as_before(store: Store) -> No
             assert row is not None and row.run_id == ids[0]
 
 
+def test_a_statement_that_the_server_was_told_to_forget_is_prepared_anew(store: Store) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("SQLite keeps its statements in this process")
+    run_id = store.submit().run_id
+    by_id = sa.select(runs.c.pk, runs.c.run_id).where(runs.c.run_id == sa.bindparam("run"))
+    named = Prepared(by_id, names={"run"}, gives=Row)
+    kept = "select count(*) from pg_prepared_statements where name like 'hermes_%%'"
+    with store.database.read() as connection:
+        for round_trip in range(24):
+            if round_trip == 12:
+                assert connection.exec_driver_sql(kept).scalar_one() > 0, "nothing was kept: this shows nothing"
+                connection.exec_driver_sql("deallocate all")
+                assert connection.exec_driver_sql(kept).scalar_one() == 0
+            row = named.first(connection, {"run": run_id})
+            assert row is not None and row.run_id == run_id
+
+
 def test_a_transaction_that_a_kept_statement_broke_is_rolled_back_whole(store: Store) -> None:
     run_id = store.submit(session_id="s").run_id
     taken = Prepared(

@@ -191,6 +191,7 @@ class _ServerStatement:
     __slots__ = (
         "_cursor",
         "_driver",
+        "_forgotten",
         "_formats",
         "_has_loaders",
         "_is_kept",
@@ -206,6 +207,7 @@ class _ServerStatement:
         """Set up a statement that the server will keep as ``name``. ``cursor`` belongs to the connection; ``types`` has
         PostgreSQL's number of the type of each parameter, 0 where the server derives it."""
         from psycopg.adapt import PyFormat, Transformer
+        from psycopg.errors import InvalidSqlStatementName
         from psycopg.generators import execute
 
         self._cursor = cursor
@@ -214,21 +216,29 @@ class _ServerStatement:
         self._types = types
         self._formats = [PyFormat.TEXT] * len(types)
         self._is_kept = self._has_loaders = False
+        self._forgotten: Any = InvalidSqlStatementName
         self._read: Any = execute
         self._transformer = Transformer(self._driver)
 
     def execute(self, query: bytes, parameters: Sequence[Any]) -> None:
         """Raises the driver's exceptions."""
+        values = self._transformer.dump_sequence(parameters, self._formats)
+        try:
+            result = self._execute_kept(query, values)
+        except self._forgotten:  # nothing was done: the server was told to forget all statements (DISCARD ALL)
+            self._is_kept = False
+            result = self._execute_kept(query, values)
+        self._transformer.set_pgresult(result, set_loaders=not self._has_loaders)
+        self._has_loaders = True
+        self._rows, self.rowcount = result.ntuples, result.command_tuples or 0
+
+    def _execute_kept(self, query: bytes, values: Sequence[Any]) -> Any:
         if not self._is_kept:
             self._driver.pgconn.send_prepare(self._name, query, self._types)
             self._receive()
             self._is_kept = True
-        values = self._transformer.dump_sequence(parameters, self._formats)
         self._driver.pgconn.send_query_prepared(self._name, values)
-        result = self._receive()
-        self._transformer.set_pgresult(result, set_loaders=not self._has_loaders)
-        self._has_loaders = True
-        self._rows, self.rowcount = result.ntuples, result.command_tuples or 0
+        return self._receive()
 
     def executemany(self, query: bytes, parameters: Sequence[Sequence[Any]]) -> None:
         """Leave it to psycopg, which sends the next without waiting for the one before."""
