@@ -152,7 +152,7 @@ def test_a_server_with_a_command_is_added_with_its_definitions(home: Path, capsy
         (("--env", "DESK_TOKEN=a", "--", "true"), "sounds like a secret"),
         (("--env", "DESK", "--", "true"), "NAME=VALUE"),
         (("--token-as", "DESK", "http://127.0.0.1:1/"), "have a command"),
-        (("--", "/no/such/program"), "ended before it answered"),
+        (("--", "/no/such/program"), "No such file or directory"),
     ],
 )
 def test_a_command_that_cannot_be_added_is_one_sentence(
