@@ -27,6 +27,7 @@ from hermes_worker.api.idempotency import IdempotencyMiddleware
 from hermes_worker.api.limits import BodyLimit, OneLength
 from hermes_worker.api.operations import find_invalid_number, find_unknown_parameter
 from hermes_worker.api.page import PageFiles, PageHosts
+from hermes_worker.api.problem_details import ProblemDetails
 from hermes_worker.api.request_ids import RequestIds
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import format_key_holder
@@ -82,7 +83,7 @@ class Api(FastAPI):
         guarded = OneLength(Guard(inner, holders=self.state.holders, hosts=hosts, origins=server.cors_origins))
         answered: ASGIApp = Cors(guarded, origins=server.cors_origins)
         served = SecurityHeaders(PageFiles(answered, hosts=hosts) if server.page else answered)
-        return RequestIds(DefectLog(served))
+        return RequestIds(DefectLog(ProblemDetails(served)))
 
     def setup(self) -> None:
         super().setup()

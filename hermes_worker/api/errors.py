@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -136,9 +137,24 @@ def _http_error(request: Request, error: HTTPException) -> ApiError:
         # Starlette names the methods of the first route of this path only.
         error.headers = {"Allow": ", ".join(sorted(find_operations(request.app.openapi(), request.url.path)))}
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-    message = {404: "There is nothing at this path.", 405: "This path does not take this method."}
+    message = {404: _describe_nothing(request.url.path), 405: "This path does not take this method."}
     text = message.get(error.status_code, str(error.detail))
     return ApiError(error.status_code, text, code=code, headers=error.headers)
+
+
+_NOT_SERVED = re.compile(
+    r"/v1/(assistants|audio|batches|completions|containers|evals|fine_tuning|images|moderations|realtime|threads|uploads"
+    r"|vector_stores|videos)\b"
+)
+"""Paths of OpenAI's API that are not here."""
+
+
+def _describe_nothing(path: str) -> str:
+    found = _NOT_SERVED.match(path)
+    if found is None:
+        return "There is nothing at this path."
+    served = "chat/completions, responses, conversations, files, embeddings and models"
+    return f"There is nothing at this path: of OpenAI's API, {served} are served, and no {found[1]}."
 
 
 def _invalid_submission(_request: Request, error: InvalidSubmission) -> ApiError:

@@ -368,6 +368,40 @@ def test_every_answer_has_the_security_headers_and_errors_have_one_shape(
     assert http.get("/v1/runs/run_x").json()["error"]["type"] == "invalid_request_error"
 
 
+def test_what_is_not_served_of_openais_api_is_told(http: httpx.Client) -> None:
+    for path in ("completions", "vector_stores/vs_1/files"):
+        told = http.post(f"/v1/{path}", json={}).json()["error"]
+        assert told["code"] == "not_found"
+        assert told["message"].endswith(f"models are served, and no {path.partition('/')[0]}."), told
+    assert http.get("/v1/nothing").json()["error"]["message"] == "There is nothing at this path."
+
+
+def test_who_asks_for_problem_details_gets_every_error_as_such(http: httpx.Client, api: Served) -> None:
+    asks = {"Accept": "application/json, application/problem+json;q=0.9"}
+    wrong = http.get("/v1/runs?limit=x", headers=asks)
+    assert wrong.headers["content-type"] == "application/problem+json"
+    assert "Accept" in wrong.headers["vary"]
+    usual = http.get("/v1/runs?limit=x").json()["error"]
+    assert wrong.json() == {
+        "type": "about:blank",
+        "title": "Bad Request",
+        "status": 400,
+        "detail": usual["message"],
+        "param": "limit",
+        "code": "invalid_value",
+    }
+    flat = http.post("/api/jobs", json={"name": "n"}, headers=asks).json()
+    assert flat == {
+        "type": "about:blank",
+        "title": "Bad Request",
+        "status": 400,
+        "detail": http.post("/api/jobs", json={"name": "n"}).json()["error"],
+    }
+    unknown = httpx.get(f"{api.url}/v1/runs", headers=asks, verify=False)
+    assert (unknown.status_code, unknown.json()["status"], unknown.json()["code"]) == (401, 401, "invalid_api_key")
+    assert http.get("/v1/runs", headers=asks).headers["content-type"] == "application/json"
+
+
 def test_what_a_client_sends_does_not_come_back_whole(http: httpx.Client) -> None:
     answer = http.get("/v1/runs/" + "sk-abcdefghijklmnopqrstuvwxyz" + "y" * 5_000)
     assert answer.status_code == 404
@@ -471,6 +505,8 @@ def test_no_operation_takes_a_body_that_is_not_called_json(http: httpx.Client) -
         forms = [] if path.startswith(("/webhooks/", "/inbound/")) else ["application/x-www-form-urlencoded"]
         for method in operations:
             for given in [*WRONG_TYPES, *forms]:
+                if path == "/v1/files" and given and given.startswith("multipart/"):
+                    continue  # a file is uploaded so
                 headers = {"Content-Type": given} if given else {}
                 answer = http.request(method, place, content=b'{"input": "x"}', headers=headers)
                 found = (answer.status_code, answer.json()["error"]["code"])
