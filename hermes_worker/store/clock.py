@@ -31,6 +31,7 @@ from hermes_worker.store.tables import (
     alerts,
     api_keys,
     artifact_gatherings,
+    artifacts,
     blobs,
     channels,
     chat_people,
@@ -195,6 +196,7 @@ MOVED: Mapping[sa.Table, _MovedColumns] = {
     mcp_servers: _MovedColumns(behind=("looked_at",), terms=("due_at",)),
     submit_rates: _MovedColumns(behind=("at",)),
     text_keys: _MovedColumns(behind=("last_used_at",)),
+    artifacts: _MovedColumns(where=artifacts.c.expires_at.is_not(None), ahead={"expires_at": "created_at"}),
     blobs: _MovedColumns(where=blobs.c.released_at.is_not(None), behind=("released_at",)),
     alerts: _MovedColumns(where=alerts.c.recovered_at.is_(None), behind=("raised_at", "clear_since")),
     maintenance: _MovedColumns(
