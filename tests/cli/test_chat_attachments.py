@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_worker.cli.chat.attachments import build_content, list_file_completions
+from hermes_worker.cli.chat.attachments import build_content, list_file_completions, read_clipboard_picture
 from hermes_worker.core.errors import ConfigurationError
 
 PNG = b"\x89PNG\r\n\x1a\nrest"
@@ -63,3 +63,16 @@ def test_a_file_that_cannot_be_sent_is_an_error(folder: Path) -> None:
 )
 def test_names_are_completed(folder: Path, text: str, expected: list[str]) -> None:
     assert [whole for _, whole in list_file_completions(text)] == expected
+
+
+def test_a_picture_in_the_clipboard_is_read_by_whatever_program_there_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs are stand-ins: a clipboard needs a desktop."""
+    monkeypatch.setenv("PATH", str(folder))
+    assert read_clipboard_picture() is None, "none of the programs is installed"
+    for name, content in (("wl-paste", "blob"), ("xclip", "shot one.png")):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\nexec /bin/cat '{folder}/{content}'\n")
+        program.chmod(0o755)
+    assert read_clipboard_picture() == PNG, "the first one holds a text"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import subprocess
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,14 @@ _NAMED = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
 _PICTURE_BYTES_MAX = 8_000_000
 _TEXT_BYTES_MAX = 200_000
 _ENTRIES_MAX = 2_000
+_CLIPBOARD_READERS = (
+    ("wl-paste", "--type", "image/png"),
+    ("xclip", "-selection", "clipboard", "-target", "image/png", "-out"),
+    ("pngpaste", "-"),
+)
+"""Programs that write the clipboard's picture to their output, on Wayland, X11 and macOS."""
+CLIPBOARD_PROGRAMS = ", ".join(command[0] for command in _CLIPBOARD_READERS)
+_CLIPBOARD_S = 3.0
 
 Content = str | list[dict[str, Any]]
 
@@ -45,6 +56,18 @@ def build_picture(path: Path, media_type: str) -> dict[str, Any]:
     """Build the part of a message that holds a picture. Raises ``ConfigurationError``."""
     data = _read_bytes(path, _PICTURE_BYTES_MAX)
     return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{base64.b64encode(data).decode()}"}}
+
+
+def read_clipboard_picture() -> bytes | None:
+    """Read the picture in the clipboard of this machine; ``None`` where there is none, or no program reads it."""
+    for command in _CLIPBOARD_READERS:
+        if shutil.which(command[0]) is None:
+            continue
+        with suppress(OSError, subprocess.TimeoutExpired):
+            found = subprocess.run(command, capture_output=True, timeout=_CLIPBOARD_S, check=False).stdout
+            if guess_type_of_content(found[:START_BYTES]) in PICTURES:
+                return found
+    return None
 
 
 def find_file(name: str) -> Path | None:
