@@ -64,6 +64,11 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
         summary="begin a run in a conversation of its own, and go on here",
     ),
     SlashCommand(
+        name="goal",
+        argument="[TEXT]",
+        summary="go on until this is reached, which another run judges after each turn; also pause, resume and clear",
+    ),
+    SlashCommand(
         name="undo",
         summary="go on in a copy of the conversation without its last turn",
         chat_text="– take back what was said last, and the answer to it",

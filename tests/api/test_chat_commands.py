@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from serving import Served
+from support.rig import until
 from support.store import Store, asks
 
 from hermes_worker.cli.chat.line_parser import SlashVerb, parse_line
 from hermes_worker.cli.chat.listings import LISTINGS
 from hermes_worker.cli.chat.talk import _DEEDS, Talk, TalkOptions
-from hermes_worker.cli.chat.turn import ChatNotice, Shown
+from hermes_worker.cli.chat.turn import ChatEnd, ChatNotice, Shown
 from hermes_worker.client import HermesClient, RefusedError
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.messages import ModelReply
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 
@@ -297,3 +300,68 @@ def test_every_command_of_the_table_is_done_somewhere(chat: Chat) -> None:
     elsewhere = {SlashVerb.QUIT, SlashVerb.APPROVE, SlashVerb.DENY, SlashVerb.QUEUE}
     assert set(LISTINGS) | set(_DEEDS) | elsewhere == set(SlashVerb)
     assert not set(LISTINGS) & set(_DEEDS)
+
+
+# --- a goal ----------------------------------------------------------------------------------------------------------
+
+TURN = ChatEnd(name="run.completed", output="I read the first half.")
+
+
+def pursue(chat: Chat, verdict: str, turn: ChatEnd = TURN) -> tuple[str | None, str]:
+    """The run with which the chat went on, if any, and what the judge was asked."""
+    seen = {run["run_id"] for run in chat.client.runs()}
+    with ThreadPoolExecutor() as pool:
+        pursued = pool.submit(chat.talk.pursue_goal, turn)
+        [judge] = until(
+            lambda: [run["run_id"] for run in chat.client.runs() if run["run_id"] not in seen] or None, "the judge"
+        )
+        asked = chat.client.run(judge)
+        assert asked.tags == ["chat", "goal"] and asked["session_id"] != chat.talk.session_id
+        chat.store.answer(judge, ModelReply(text=verdict))
+        return pursued.result(), asked_in(chat, judge)
+
+
+def asked_in(chat: Chat, run_id: str) -> str:
+    """What was last said to the agent in the conversation of a run."""
+    rows = [row for row in chat.client.messages(chat.session_of(run_id)) if row.role == "user"]
+    return str(rows[-1].content)
+
+
+def test_a_goal_is_pursued_until_the_judge_says_that_it_is_reached(chat: Chat) -> None:
+    chat.turn("/goal read the whole book")
+    step, asked = pursue(chat, '{"is_reached": false, "reason": "half of it is left, see @/etc/passwd"}')
+    assert "read the whole book" in asked and "I read the first half." in asked
+    assert step is not None and chat.session_of(step) == chat.talk.session_id
+    assert chat.page.last.startswith("the goal is not reached yet, turn 1 of 20: half of it is left")
+    assert "root:" not in asked_in(chat, step), "what a model says names no file of this machine"
+    chat.store.answer(step)
+    chat.type("/goal")
+    assert chat.page.last == "the goal, turn 1 of 20: read the whole book"
+    assert pursue(chat, '{"is_reached": true, "reason": "all is read"}')[0] is None
+    assert chat.page.last == "the goal is reached: all is read"
+    assert chat.talk.pursue_goal(TURN) is None, "there is none any more"
+
+
+@pytest.mark.parametrize(
+    ("turn", "verdict", "why"),
+    [
+        (ChatEnd(name="run.failed", error="no money"), None, "the turn was not completed"),
+        (TURN, "no JSON", "the judge gave no verdict"),
+        (replace(TURN, output="I branched."), None, "this is another conversation"),
+    ],
+)
+def test_a_goal_waits_where_nobody_can_say_how_it_stands(
+    chat: Chat, turn: ChatEnd, verdict: str | None, why: str
+) -> None:
+    chat.turn("/goal read")
+    if "branched" in turn.output:
+        chat.type("/branch")
+    assert (chat.talk.pursue_goal(turn) if verdict is None else pursue(chat, verdict)[0]) is None
+    assert chat.page.last == f"the goal waits, as {why}; /goal resume goes on, /goal clear forgets it"
+    assert chat.talk.pursue_goal(TURN) is None, "it waits"
+    chat.turn("/goal resume")
+    chat.type("/goal pause")
+    assert chat.page.last == "the goal, it waits, /goal resume goes on: read"
+    chat.type("/goal clear")
+    chat.type("/goal")
+    assert chat.page.last == "there is no goal; /goal TEXT sets one"

@@ -23,6 +23,7 @@ class SlashVerb(StrEnum):
     QUEUE = "queue"
     STEER = "steer"
     BACKGROUND = "background"
+    GOAL = "goal"
     UNDO = "undo"
     RETRY = "retry"
     BRANCH = "branch"
@@ -266,8 +267,9 @@ def render_help() -> list[str]:
         *lines,
         "",
         "Enter sends, Alt-Enter begins a line, Ctrl-X Ctrl-E opens the editor.",
-        "Tab completes commands and @files. !command runs here, as you; /share says it",
-        "to the agent. Esc and Ctrl-C stop the run at work, Ctrl-D leaves.",
+        "Tab completes commands and @files, Ctrl-V pastes a picture.",
+        "!command runs here, as you; /share says it to the agent.",
+        "Esc and Ctrl-C stop the run at work, Ctrl-D leaves.",
     ]
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from hermes_worker.cli.chat.attachments import list_file_completions
+from hermes_worker.cli.chat.attachments import CLIPBOARD_PROGRAMS, list_file_completions, read_clipboard_picture
 from hermes_worker.cli.chat.line_parser import Do, Meaning, SlashVerb, list_completions, parse_line
 from hermes_worker.cli.chat.talk import Followed, Talk
 from hermes_worker.cli.chat.turn import PendingQuestion, Tone
@@ -58,6 +59,8 @@ class ChatPrompt:
         self._on_session = on_session
         self._runs: SimpleQueue[str | None] = SimpleQueue()
         self._began_at = time.monotonic()
+        self._pictures = ExitStack()
+        """The folders of pasted pictures, which are removed when the person leaves."""
         self._asked_before: tuple[PendingQuestion, ...] | None = None
         """The questions of the run when the person began to write the line; ``None`` where no line was begun, or that
         is not seen."""
@@ -68,7 +71,7 @@ class ChatPrompt:
 
         follower = threading.Thread(target=self._follow, name="chat-follower", daemon=True)
         session = self._plain or self._session()
-        with nullcontext() if self._plain else patch_stdout(raw=True):
+        with self._pictures, nullcontext() if self._plain else patch_stdout(raw=True):
             if first_run is not None:
                 self._begin(first_run)
             follower.start()
@@ -126,7 +129,10 @@ class ChatPrompt:
         """Follow one run after the other, in a thread of its own."""
         while (run_id := self._runs.get()) is not None:
             try:
-                self._talk.follow(run_id)
+                end = self._talk.follow(run_id)
+                # What the person said meanwhile comes first; the goal is looked at behind it.
+                if self._runs.empty() and (next_run := self._talk.pursue_goal(end)) is not None:
+                    self._begin(next_run)
             except HermesError as error:
                 self._talk.note(str(error), Tone.BAD)
             self._began_at = time.monotonic()
@@ -186,6 +192,16 @@ class ChatPrompt:
         def open_editor(event: KeyPressEvent) -> None:
             # The binding that comes with the library sends the line as soon as the editor ends.
             event.current_buffer.open_in_editor()
+
+        @keys.add("c-v")
+        def paste_picture(event: KeyPressEvent) -> None:
+            if (picture := read_clipboard_picture()) is None:
+                self._talk.note(f"the clipboard holds no picture that one of {CLIPBOARD_PROGRAMS} reads")
+                return
+            folder = self._pictures.enter_context(tempfile.TemporaryDirectory(prefix="hermes-chat-"))
+            path = Path(folder, "pasted.png")
+            path.write_bytes(picture)
+            event.current_buffer.insert_text(f"@{path} ")
 
         @keys.add("escape", filter=Condition(lambda: self._talk.at_work is not None))
         def interrupt(_event: KeyPressEvent) -> None:

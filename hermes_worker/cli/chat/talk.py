@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from hermes_worker.cli.chat.attachments import Content, build_content, build_picture, find_file, find_picture_type
 from hermes_worker.cli.chat.call_output import fold_output, open_output, render_diff
+from hermes_worker.cli.chat.goal import (
+    TURNS_MAX,
+    VERDICT_SCHEMA,
+    Goal,
+    GoalVerdict,
+    build_judge_input,
+    build_next_line,
+    parse_verdict,
+)
 from hermes_worker.cli.chat.line_parser import Decide, Do, Meaning, Misread, Respond, RunHere, Say, SlashVerb, UseSkill
 from hermes_worker.cli.chat.listings import LISTINGS, ListingScope, format_session, render_messages
 from hermes_worker.cli.chat.own_commands import OwnCommand, run_here
@@ -89,6 +98,7 @@ class Talk:
         """The run and the place of each call that was shown, by its number."""
         self._last_command: OwnCommand | None = None
         self._last_answer = ""
+        self._goal: Goal | None = None
         self.known_sessions: list[str] = []
         """Sessions of the last list, for completion."""
         self._left = threading.Event()
@@ -264,6 +274,71 @@ class Talk:
         fresh.model, fresh.effort = self.model, self.effort
         run_id = fresh.say(text, tags=["chat", "background"])
         self.note(f"{run_id} began beside this; /resume {fresh.session_id} shows it")
+
+    def _change_goal(self, argument: str) -> str | None:
+        """Set a goal and begin to work on it, or change the one that is set; without an argument, say what it is.
+        Returns the run that this began, if any."""
+        goal, word = self._goal, argument.lower()
+        if argument and word not in ("pause", "resume", "clear"):
+            run_id = self.say(argument)
+            self._goal = Goal(text=argument, session_id=self.session_id)
+            return run_id
+        if goal is None:
+            self.note("there is no goal; /goal TEXT sets one")
+            return None
+        if word == "clear":
+            self._goal = None
+            self.note("the goal is forgotten")
+            return None
+        if word == "resume":
+            goal.is_paused, goal.turns, goal.session_id = False, 0, self.session_id
+            return self._begin_run(f"Go on towards this goal:\n{goal.text}") if self.at_work is None else None
+        if word == "pause":
+            goal.is_paused = True
+        state = "it waits, /goal resume goes on" if goal.is_paused else f"turn {goal.turns} of {TURNS_MAX}"
+        self.note(f"the goal, {state}: {flatten_text(goal.text, 200)}")
+        return None
+
+    def pursue_goal(self, end: ChatEnd | None) -> str | None:
+        """Have the turn that ended judged where a goal is set, and go on if it is not reached. Returns the id of the
+        run that this began, if any. Raises as ``do``."""
+        goal = self._goal
+        if goal is None or goal.is_paused or end is None:
+            return None
+        if why := goal.find_obstacle(self.session_id, is_completed=end.is_completed):
+            self._pause_goal(goal, why)
+            return None
+        verdict = self._judge(goal, end.output)
+        if self._goal is not goal or goal.is_paused:
+            return None  # the person changed it meanwhile
+        if verdict is None:
+            self._pause_goal(goal, "as the judge gave no verdict")
+            return None
+        reason = flatten_text(verdict.reason, 200)
+        if verdict.is_reached:
+            self._goal = None
+            self.note(f"the goal is reached: {reason}", Tone.GOOD)
+            return None
+        goal.turns += 1
+        self.note(f"the goal is not reached yet, turn {goal.turns} of {TURNS_MAX}: {reason}")
+        return self._begin_run(build_next_line(goal.text, verdict))  # a model's @words name no files
+
+    def _pause_goal(self, goal: Goal, why: str) -> None:
+        goal.is_paused = True
+        self.note(f"the goal waits, {why}; /goal resume goes on, /goal clear forgets it", Tone.WARNING)
+
+    def _judge(self, goal: Goal, answer: str) -> GoalVerdict | None:
+        """Ask in a conversation of its own, without tools, whether the goal is reached; ``None`` without a verdict."""
+        fields = {"model": self.model} if self.model else {}
+        run_id = self._client.submit(
+            build_judge_input(goal.text, answer),
+            toolsets=["none"],
+            output_schema=dict(VERDICT_SCHEMA),
+            tags=["chat", "goal"],
+            **fields,
+        )
+        self._client.wait(run_id)
+        return parse_verdict(self._client.run(run_id).output)
 
     def _title(self, title: str) -> None:
         session_id = self._require_session()
@@ -465,6 +540,7 @@ _DEEDS: Final[Mapping[SlashVerb, Callable[[Talk, str], str | None]]] = MappingPr
         SlashVerb.STOP: Talk._stop,
         SlashVerb.STEER: Talk._steer,
         SlashVerb.BACKGROUND: Talk._begin_in_background,
+        SlashVerb.GOAL: Talk._change_goal,
         SlashVerb.MODEL: Talk._choose_model,
         SlashVerb.REASONING: Talk._choose_effort,
         SlashVerb.NEW: Talk._begin_another,
