@@ -7,6 +7,7 @@ extra ``deploy-test``. A test compares the files with what this would write.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -167,7 +168,13 @@ def list_files() -> Iterator[tuple[Path, str]]:
 
 
 def main() -> int:
-    is_check, stale = "--check" in sys.argv[1:], []
+    parser = argparse.ArgumentParser(
+        description="Write what follows from the Helm chart and from the product's tables."
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; name the files that differ and exit with 1"
+    )
+    is_check, stale = parser.parse_args().check, []
     for path, text in list_files():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(K8S.parent).as_posix())

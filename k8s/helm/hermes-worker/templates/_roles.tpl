@@ -281,6 +281,15 @@ spec:
       {{- include "hermes.selector" . | nindent 6 }}
 {{- end }}
 
+{{- define "hermes.publicAddresses" -}}
+- ipBlock:
+    cidr: 0.0.0.0/0
+    except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
+- ipBlock:
+    cidr: ::/0
+    except: [fc00::/7, fe80::/10]
+{{- end }}
+
 {{- /* Out to public addresses, on some ports. */ -}}
 {{- define "hermes.egress" -}}
 apiVersion: networking.k8s.io/v1
@@ -294,12 +303,7 @@ spec:
   policyTypes: [Egress]
   egress:
     - to:
-        - ipBlock:
-            cidr: 0.0.0.0/0
-            except: [10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16]
-        - ipBlock:
-            cidr: ::/0
-            except: [fc00::/7, fe80::/10]
+        {{- include "hermes.publicAddresses" . | nindent 8 }}
       ports:
         {{- range .ports }}
         - protocol: TCP
