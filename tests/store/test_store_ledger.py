@@ -78,6 +78,7 @@ def test_what_a_person_allowed_stands_beside_what_the_model_wrote(store: Store) 
     found = Ledger(store.database).load_call(run_id, entry.iteration, entry.position)
     assert json.loads(found.arguments) == {"n": 0}
     assert found.changed_arguments == '{"command":"rm -r build"}'
+    assert "rm -r build" in entry.about, "a list says what ran, and not what was asked for"
 
 
 def test_what_is_not_there_is_named(store: Store) -> None:

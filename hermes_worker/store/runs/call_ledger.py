@@ -75,18 +75,21 @@ class _EntryRow(NamedTuple):
     claimed_at: float | None
     settled_at: float | None
     worker: str | None
-
-
-class _TextRow(NamedTuple):
     approved_arguments: str | None
     rewritten_arguments: str | None
+
+    @property
+    def changed_arguments(self) -> str | None:
+        return self.approved_arguments or self.rewritten_arguments
 
 
 _ENTRY = (
     sa.select(
         runs.c.session_pk,
-        *(tool_calls.c[name] for name in _EntryRow._fields if name not in ("session_pk", "worker")),
+        *(tool_calls.c[name] for name in _EntryRow._fields[1:-3]),
         workers.c.name.label("worker"),
+        tool_calls.c.approved_arguments,
+        tool_calls.c.rewritten_arguments,
     )
     .join(runs, runs.c.pk == tool_calls.c.run_pk)
     .outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)
@@ -122,10 +125,7 @@ class Ledger:
                 & (tool_calls.c.position == position)
             )
             row = fetch_row(connection.execute(_ENTRY.where(here)), _EntryRow)
-            changed = fetch_row(
-                connection.execute(sa.select(*(tool_calls.c[name] for name in _TextRow._fields)).where(here)), _TextRow
-            )
-            if row is None or changed is None:
+            if row is None:
                 raise CallNotFound(f"run {run_id!r} made no call {iteration}/{position}")
             result_at = (row.session_pk, row.result_seq)
             texts = load_texts(connection, {_find_reply(row), result_at})
@@ -134,7 +134,7 @@ class Ledger:
             entry=_to_entry(row, request),
             tool_call_id=str(request.get("id", "")),
             arguments=str(request.get("function", {}).get("arguments", "")),
-            changed_arguments=changed.approved_arguments or changed.rewritten_arguments,
+            changed_arguments=row.changed_arguments,
             result=_content_of(result) if result is not None and row.settled_at is not None else None,
         )
 
@@ -157,8 +157,9 @@ def _content_of(body: str) -> str:
 
 def _to_entry(row: _EntryRow, request: Mapping[str, Any]) -> CallEntry:
     function = request.get("function")
+    ran_with = row.changed_arguments or (find_written_arguments(function, row.name) if function else "")
     return CallEntry(
-        about=describe_call(row.name, find_written_arguments(function, row.name)) if function else "",
+        about=describe_call(row.name, ran_with) if ran_with else "",
         iteration=row.iteration,
         position=row.position,
         name=row.name,
