@@ -184,7 +184,7 @@ def export(
     with nullcontext(sys.stdout) if out is None else _create_file(out) as file:
         for one in by_id.values():
             write_session(file, one, backend.client.messages(one.id))
-    click.echo(f"{len(by_id)} sessions", err=True)
+    click.echo(f"{len(by_id)} {'session' if len(by_id) == 1 else 'sessions'}", err=True)
 
 
 @sessions.command("import", epilog="Example: hermes-worker sessions import ~/.hermes/state.db")

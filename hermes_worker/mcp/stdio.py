@@ -13,6 +13,7 @@ the next thing it says. A new request is the end of a call that was left open.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import select
 import threading
@@ -356,4 +357,5 @@ def list_tools_of_process(server: McpServer, token: str | None, folder: Path, sa
 
 def format_error_output(process: StdioServer) -> str:
     """The error output of a process that failed, as the end of a sentence; empty when there is none."""
-    return f"; it said: {process.error_output[-300:]}" if process.error_output else ""
+    said = re.sub(r"^hosted: line \d+: ", "", process.error_output)  # of the shell that starts the program
+    return f"; it said: {said[-300:]}" if said else ""

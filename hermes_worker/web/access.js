@@ -82,14 +82,14 @@ export function Tenants() {
 function Limits({ tenant }) {
   const place = `v1/tenants/${encodeURIComponent(tenant)}/limits`;
   const { data, error, again } = usePoll(() => ask("GET", place), 30000, [tenant]);
-  const [changed, setChanged] = useState({}), [said, setSaid] = useState(null);
+  const [changed, setChanged] = useState({}), [said, setSaid] = useState(null), [isSaved, setSaved] = useState(false);
   const send = async (event) => {
     event.preventDefault();
     const limits = Object.fromEntries(Object.entries(changed).map(([key, value]) => [key, value === "" ? null : { at_most: Number(value), waits: data.limits[key]?.waits ?? true }]));
-    try { await ask("PATCH", place, { body: { limits } }); setChanged({}); setSaid(null); } catch (wrong) { setSaid(wrong); }
+    try { await ask("PATCH", place, { body: { limits } }); setChanged({}); setSaid(null); setSaved(true); } catch (wrong) { setSaid(wrong); }
     again();
   };
-  return html`<section class="panel" aria-label="Limits"><header><h2>Limits of ${brief(tenant)}</h2><span class="soft">what is beyond them waits</span></header><${Notice} error=${said ?? error} />
-    ${data && html`<form class="filters" onSubmit=${send}>${Object.entries(LIMITS).map(([key, label]) => html`<div key=${key}><label for=${`limit-${key}`}>${label}</label><input id=${`limit-${key}`} type="number" min="0" step="any" placeholder="no limit" value=${changed[key] ?? data.limits[key]?.at_most ?? ""} onInput=${(event) => setChanged({ ...changed, [key]: event.target.value })} /></div>`)}
-      ${may("admin") && html`<button class="main" disabled=${!Object.keys(changed).length}>Save</button>`}</form>`}</section>`;
+  return html`<section class="panel" aria-label="Limits"><header><h2>Limits of ${brief(tenant)}</h2></header><${Notice} error=${said ?? error} />
+    ${data && html`<form class="filters" onSubmit=${send}>${Object.entries(LIMITS).map(([key, label]) => html`<div key=${key}><label for=${`limit-${key}`}>${label}${data.limits[key] && html`<span class="soft">, beyond: ${data.limits[key].waits ? "waits" : "refused"}</span>`}</label><input id=${`limit-${key}`} type="number" min="0" step="any" placeholder="no limit" value=${changed[key] ?? data.limits[key]?.at_most ?? ""} onInput=${(event) => setChanged({ ...changed, [key]: event.target.value })} /></div>`)}
+      ${may("admin") && html`<button class="main" disabled=${!Object.keys(changed).length}>Save</button>`}</form>`}${isSaved && !Object.keys(changed).length && html`<p class="pad" role="status">Saved.</p>`}</section>`;
 }

@@ -140,7 +140,7 @@ export function Waiting({ wait, again, told, mine, isTitled, isHere }) {
     ${mayAnswer && html`<p class="soft">${isApproval ? "On no, it does not run: the agent reads your reason and goes on without it." : "Your words go to the agent as they are."}${wait.expires_at ? ` Without an answer ${isApproval ? "it is denied" : "the agent goes on"} ${age(wait.expires_at)}.` : " Without an answer it waits."}</p>`}
     ${!isOurs && html`<p class="soft">A key of the tenant ${brief(wait.tenant)} answers this.</p>`}
     ${mayAnswer && isApproval && html`<div class="row">
-      ${choices.map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}</button>`)}
+      ${choices.filter((choice) => changed === null || choice === "once" || choice === "deny").map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}${changed !== null && choice === "once" ? " with the changed arguments" : ""}</button>`)}
       <input aria-label="Why it is denied" placeholder="Why it is denied" ...${reason.bind} />
       <button class="plain" onClick=${change}>${changed === null ? "Change arguments" : "Leave them"}</button></div>
       ${changed !== null && html`<textarea class="mono" aria-label="Changed arguments, as JSON" value=${changed} onInput=${(e) => setChanged(e.target.value)}></textarea>`}`}

@@ -86,7 +86,7 @@ export function Now() {
       <${RunTable} runs=${asked} empty=${below > 0 && "What runs delegated is still at work."} /></section>`;
 }
 
-/** A filter whose text is the user's: the address follows it, and nothing changes it back. */
+/** A filter whose text is the user's: the address follows it, and only another address changes it back. */
 export function Filter({ name, label, query, type = "text", list, any = "any" }) {
   const [value, setValue] = useState(query.get(name) ?? "");
   const timer = useRef(0);
@@ -95,12 +95,15 @@ export function Filter({ name, label, query, type = "text", list, any = "any" })
     clearTimeout(timer.current);
     const next = event.target.value;
     timer.current = setTimeout(() => {
+      timer.current = 0;
       const now = new URLSearchParams(location.hash.split("?")[1] ?? "");
       if (next) now.set(name, next); else now.delete(name);
       setQuery(now);
     }, list ? 0 : 120);
   };
   useEffect(() => () => clearTimeout(timer.current), []);
+  const wanted = query.get(name) ?? "";
+  useEffect(() => { if (!timer.current) setValue(wanted); }, [wanted]);
   const id = `filter-${name}`;
   return html`<div><label for=${id}>${label}</label>${list
     ? html`<select id=${id} value=${value} onChange=${changed}><option value="">${any}</option>${list.map(([word, text]) => html`<option value=${word}>${text}</option>`)}</select>`

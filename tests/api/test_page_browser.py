@@ -22,6 +22,7 @@ import pytest
 from page_scenes import ask_to_deploy, repair_orders
 from serving import PATIENCE_S, Served, until
 from support.store import Store, asks
+from test_artifacts_api import left
 from test_control import waiting
 
 from hermes_worker.core.messages import ModelReply, Usage
@@ -902,3 +903,25 @@ def _fill(api: Served, store: Store) -> None:
         store.settle(run_id, 1, "no findings")
         usage = Usage(input=1_200 + number, output=340)
         store.answer(run_id, ModelReply(text=f"{question}: nothing stands out.", usage=usage))
+
+
+def test_a_file_that_a_run_left_is_saved(api: Served, visit: Callable[..., PageVisitor]) -> None:
+    run_id = left(api, ("out/report.csv", b"a,b\n"))
+    visitor = visit()
+    visitor.open(f"runs/{run_id}", run_id)
+    with visitor.page.expect_download() as saved:
+        visitor.page.get_by_role("link", name="out/report.csv").click()
+    assert saved.value.suggested_filename == "report.csv"
+    assert Path(saved.value.path()).read_bytes() == b"a,b\n"
+
+
+def test_filters_are_those_of_the_address(api: Served, visit: Callable[..., PageVisitor]) -> None:
+    """What is stopped by a button is what the fields say."""
+    api.submit()
+    visitor = visit()
+    page = visitor.page
+    visitor.open("runs?status=failed&tag=night", "Runs")
+    assert page.locator("#filter-tag").input_value() == "night"
+    page.get_by_role("navigation").get_by_role("link", name="Runs", exact=True).click()
+    page.locator("tbody tr").first.wait_for()
+    assert [page.locator(f"#filter-{name}").input_value() for name in ("tag", "status")] == ["", ""]

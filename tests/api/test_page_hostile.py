@@ -50,7 +50,8 @@ _FOREIGN = """(ours) => [...document.querySelectorAll("main *")].flatMap((each) 
   ...[...each.attributes].map((one) => one.name).filter((name) => /^(on|src)/.test(name)),
   ...(each.hasAttribute("href") && !isJudged(each) ? [each.getAttribute("href")] : [])])"""
 _JUDGED = r"""() => { window.isJudged = (link) => link.getAttribute("href").startsWith("#")
-  || /^v1\/artifacts\/[\w.~!*'()%-]+\/content$/.test(link.getAttribute("href")) && link.hasAttribute("download")
+  || /^v1\/artifacts\/[\w.~!*'()%-]+\/content\?[\w.*%+=&-]*$/.test(link.getAttribute("href"))
+  && link.hasAttribute("download")
   || (/^(https?|mailto):/.test(link.href) && link.closest(".md")
   && link.target === "_blank" && link.rel.includes("noopener noreferrer")
   && (link.textContent.includes(link.host) || link.nextElementSibling?.textContent.includes(link.host))); }"""

@@ -53,7 +53,7 @@ def artifacts(home: Path | None, run_id: str, directory: Path | None, as_json: b
     if directory is not None:
         for file in found.data:
             _write(directory, file, client.artifact(file))
-        click.echo(f"wrote {len(found.data)} files below {directory}", err=True)
+        click.echo(f"wrote {len(found.data)} {'file' if len(found.data) == 1 else 'files'} below {directory}", err=True)
     return EXIT_FAILED if found.state == "failed" else 0
 
 
