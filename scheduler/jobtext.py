@@ -144,9 +144,14 @@ def build_watchdog_report(name: str, script: ScriptResult, at: datetime) -> Watc
     return WatchdogReport(text=script.stdout.strip(), is_failure=False) if is_agent_needed(script) else None
 
 
+def format_ending(script: ScriptResult) -> str:
+    """Write how a script ended."""
+    return "the script timed out" if script.exit_code is None else f"the script ended with code {script.exit_code}"
+
+
 def format_failure_details(script: ScriptResult) -> str:
     """Write the exit code and the output of a failed script, for people and for the model."""
-    lines = ["The script timed out." if script.exit_code is None else f"The script ended with code {script.exit_code}."]
+    lines = [f"The {format_ending(script).removeprefix('the ')}."]
     for title, output in (("stderr", script.stderr), ("stdout", script.stdout)):
         if output.strip():
             lines.append(f"{title}:\n{_clip(output.strip(), SCRIPT_CHARS_MAX // 2)}")

@@ -82,6 +82,7 @@ from scheduler.jobtext import (
     JobPromptParts,
     assemble_prompt,
     build_watchdog_report,
+    format_ending,
     is_agent_needed,
     make_session_id,
 )
@@ -520,7 +521,8 @@ def _end_watchdog(collected: Collected, spec: JobSpec, texts: CollectedTexts) ->
         return _end_firing(collected, spec, policy.RunVerdict.OK, remark="the script had nothing to say")
     label = JobLabel(id=collected.row.job_id, name=collected.row.name)
     verdict = policy.RunVerdict.ERROR if report.is_failure else policy.RunVerdict.OK
-    remark = "the script failed" if report.is_failure else "the script's output was delivered"
+    # What it wrote may be anything, so it stands in the message and not among the slots.
+    remark = format_ending(texts.script) if report.is_failure else "the script's output was delivered"
     body = wrap_content(label, report.text) if spec.wraps else report.text
     return _end_firing(collected, spec, verdict, remark=remark, body=body)
 

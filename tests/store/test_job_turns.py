@@ -350,7 +350,10 @@ def test_a_job_without_an_agent_delivers_what_its_script_says(
     (hint,) = at_slot(one)
     one.collect(hint, CollectedTexts(script=script))
     one.tick()
-    assert one.jobs.get(row.job_id).last_status == status
+    job = one.jobs.get(row.job_id)
+    assert job.last_status == status
+    ending = "the script timed out" if script.exit_code is None else "the script ended with code 1"
+    assert job.last_error == (ending if status == "error" else None)
     telegram = [body for target, body in bodies(one, row) if target == "telegram:1"]
     assert len(telegram) == (said is not None)
     assert said is None or (said in telegram[0] and "cron remove" in telegram[0])
