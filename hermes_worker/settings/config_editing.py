@@ -92,8 +92,9 @@ def _insert_line(text: str, at: int, names: list[str], value: object, *, indent:
 
 
 def _render_value(value: Any) -> str:
-    """On one line; a text that would not be read again as it is has its characters escaped."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
-    if yaml.safe_load(text) != value or "\n" in text.removesuffix("\n").removesuffix("\n..."):
-        text = yaml.safe_dump(value, default_flow_style=True, width=10**9, default_style='"', sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...").strip(_BLANKS)
+    """On one line, as it may stand inside of braces too; a text that would not be read again as it is has its
+    characters escaped."""
+    text = yaml.safe_dump([value], default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
+    if yaml.safe_load(text) != [value] or "\n" in text.removesuffix("\n"):
+        text = yaml.safe_dump([value], default_flow_style=True, width=10**9, default_style='"', sort_keys=False)
+    return text.removesuffix("\n")[1:-1].strip(_BLANKS)

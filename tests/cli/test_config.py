@@ -82,6 +82,7 @@ documents = st.dictionaries(names, st.dictionaries(names, values, max_size=3), m
 
 
 @example(document={}, group="alpha", name="alpha", value="\xa0", is_flow=None)
+@example(document={"alpha": {"alpha": 0}}, group="alpha", name="alpha", value="a{b", is_flow=True)
 @given(document=documents, group=names, name=names, value=values, is_flow=st.sampled_from([True, False, None]))
 def test_any_file_reads_as_it_did_but_for_the_value(
     document: dict[str, dict[str, object]], group: str, name: str, value: object, is_flow: bool | None
