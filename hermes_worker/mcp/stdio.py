@@ -224,7 +224,8 @@ class StdioServer:
                 except BlockingIOError:
                     continue
                 except (OSError, ValueError):
-                    self._reader.join(timeout=min(1.0, max(0.0, left_s)))  # to the end of what it said
+                    if threading.current_thread() is not self._reader:  # which answers what the server asks
+                        self._reader.join(timeout=min(1.0, max(0.0, left_s)))  # to the end of what it said
                     self._fail()
                     continue
                 if left_s <= 0:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from hermes_worker.mcp import stdio_calls as reaching
 from hermes_worker.mcp.protocol import McpError
 from hermes_worker.mcp.servers import McpServer, approve_tools, load_servers, make_server, write_servers
 from hermes_worker.mcp.source import McpSource
-from hermes_worker.mcp.stdio import list_tools_of_process
+from hermes_worker.mcp.stdio import StdioServer, list_tools_of_process
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.net.wire import send
@@ -185,6 +186,23 @@ def test_a_process_that_does_not_begin_says_why(
         result = stand.call(context, "t0")
         assert said in result.text and "could not be started" in result.text
         assert not result.is_unknown
+
+
+def test_a_server_that_asks_and_listens_no_more_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to its question is written by the thread that reads."""
+    broke: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", broke.append)
+    program = (
+        "import os, time\n"
+        "os.close(0)\n"
+        """os.write(1, b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\\n')\n"""
+        "time.sleep(60)\n"
+    )
+    server = McpServer(command=(sys.executable, "-c", program), timeout_s=20)
+    process = StdioServer(server, None, tmp_path / "one", sandbox())
+    wait_for(lambda: process.has_ended, saying="for the end of what no longer listens")
+    process.end()
+    assert broke == []
 
 
 def test_a_host_that_was_lost_is_waited_for(tmp_path: Path, context: ToolContext) -> None:
