@@ -59,6 +59,11 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def format_count(number: int, noun: str) -> str:
+    """Format a number of things: ``1 file``, ``2,000 files``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_field(name: str, value: Any) -> str:
     """Format a field of a document for people. A number named ``..._at`` or ``slot`` is a time."""
     match value:

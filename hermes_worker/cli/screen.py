@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from hermes_worker.cli.event_notices import Notice
-from hermes_worker.cli.layout import format_clock, format_duration
+from hermes_worker.cli.layout import format_clock, format_count, format_duration
 from hermes_worker.cli.wording import flatten_text as flatten_text
 from hermes_worker.cli.wording import (
     format_about,
@@ -137,17 +137,17 @@ def format_summary(view: RunView, calls: int) -> str:
     usage = view.usage
     parts = [
         f"{colour_status(view.status)}{took}",
-        _format_count(view.iteration, "model call"),
-        _format_count(calls, "tool call"),
+        format_count(view.iteration, "model call"),
+        format_count(calls, "tool call"),
         f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out"
         + (" (partly estimated)" if usage.estimated else ""),
     ]
     if usage.refused_attempts:
-        parts.append(f"{_format_count(usage.refused_attempts, 'attempt')} that failed")
+        parts.append(f"{format_count(usage.refused_attempts, 'attempt')} that failed")
     if usage.unknown_attempts:
         tokens = usage.unknown_input + usage.unknown_output
         parts.append(
-            f"{_format_count(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)"
+            f"{format_count(usage.unknown_attempts, 'attempt')} of unknown outcome (perhaps {tokens:,} tokens)"
         )
     if view.cost_usd or view.doubtful_cost_usd or view.cost_status is CostStatus.UNKNOWN:
         parts.append(_format_cost(view))
@@ -158,10 +158,6 @@ def _format_cost(view: RunView) -> str:
     if view.doubtful_cost_usd:
         return f"{format_usd(view.cost_usd or 0)} and perhaps {format_usd(view.doubtful_cost_usd)} more"
     return format_cost(view.cost_usd, view.cost_status)
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _format_tool_start(fields: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from hermes_worker.cli.api_connection import connect_api
-from hermes_worker.cli.layout import format_age, format_field, format_moment, render_table
+from hermes_worker.cli.layout import format_age, format_count, format_field, format_moment, render_table
 from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend
@@ -184,7 +184,7 @@ def export(
     with nullcontext(sys.stdout) if out is None else _create_file(out) as file:
         for one in by_id.values():
             write_session(file, one, backend.client.messages(one.id))
-    click.echo(f"{len(by_id)} {'session' if len(by_id) == 1 else 'sessions'}", err=True)
+    click.echo(format_count(len(by_id), "session"), err=True)
 
 
 @sessions.command("import", epilog="Example: hermes-worker sessions import ~/.hermes/state.db")

@@ -12,7 +12,7 @@ import click
 
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_count, format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.short_ids import complete_id
@@ -53,7 +53,7 @@ def artifacts(home: Path | None, run_id: str, directory: Path | None, as_json: b
     if directory is not None:
         for file in found.data:
             _write(directory, file, client.artifact(file))
-        click.echo(f"wrote {len(found.data)} {'file' if len(found.data) == 1 else 'files'} below {directory}", err=True)
+        click.echo(f"wrote {format_count(len(found.data), 'file')} below {directory}", err=True)
     return EXIT_FAILED if found.state == "failed" else 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.layout import format_count, render_table
 from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
@@ -83,5 +83,5 @@ def _format_unknown(group: SpendObject) -> str:
     """What the cost leaves out."""
     if not group.unknown_runs:
         return "-"
-    runs = f"{group.unknown_runs:,} run{'' if group.unknown_runs == 1 else 's'}"
+    runs = format_count(group.unknown_runs, "run")
     return f"{runs}, {format_usd(group.doubtful_cost_usd)}" if group.doubtful_cost_usd else runs
