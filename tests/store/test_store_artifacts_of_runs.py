@@ -21,6 +21,7 @@ from hermes_worker.store.artifacts.gatherings import (
     Gatherings,
     KeptFile,
     LeftOutFile,
+    delete_artifacts,
 )
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts
 from hermes_worker.store.rows import Hint
@@ -151,12 +152,12 @@ def test_equal_files_are_stored_once_and_go_with_the_last_that_names_them(store:
     [first], [second] = (Artifacts(store.database).list_artifacts(effect.run_id).files for effect in effects)
     assert first.blob_hash == second.blob_hash
     with store.database.write() as connection:
-        assert deleting.delete_artifacts(connection, artifacts.c.artifact_id == first.artifact_id) == 1
+        assert delete_artifacts(connection, artifacts.c.artifact_id == first.artifact_id) == 1
     store.let_pass(2 * 3600)
     assert deleting.delete_blobs(store.database, 100)[1] == 0
     assert Artifacts(store.database).load_content(second) == b"shared"
     with store.database.write() as connection:
-        deleting.delete_artifacts(connection, artifacts.c.artifact_id == second.artifact_id)
+        delete_artifacts(connection, artifacts.c.artifact_id == second.artifact_id)
     store.let_pass(2 * 3600)
     deleting.delete_blobs(store.database, 100)
     with pytest.raises(ArtifactNotFound):

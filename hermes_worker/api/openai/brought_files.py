@@ -14,6 +14,8 @@ from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, A
 from hermes_worker.store.artifacts.uploads import Uploads
 
 _PARTS = frozenset({"input_file", "input_image", "file"})
+_FILE_BYTES_MAX = BODY_BYTES_MAX * 3 // 4
+"""As many as a body holds in Base64."""
 
 
 async def bring_files(context: ApiContext, caller: Principal, items: object, where: str) -> Any:
@@ -57,7 +59,7 @@ class _FileLoader:
     def __init__(self, context: ApiContext, caller: Principal) -> None:
         self._uploads = Uploads(context.client.database, caller.tenant)
         self._reading = Artifacts(context.client.database, context.client.contents)
-        self._bytes_left = BODY_BYTES_MAX * 3 // 4
+        self._bytes_left = _FILE_BYTES_MAX
 
     def load_item(self, item: object, where: str) -> object:
         content = item.get("content") if isinstance(item, dict) else None
@@ -74,7 +76,7 @@ class _FileLoader:
             view = self._uploads.find(file_id)
             self._bytes_left -= view.size
             if self._bytes_left < 0:
-                message = f"The files of one request have at most {BODY_BYTES_MAX * 3 // 4} bytes together."
+                message = f"The files of one request have at most {_FILE_BYTES_MAX} bytes together."
                 raise ApiError(400, message, code="files_too_large", param=where)
             return _put_data(part, view, self._reading.load_content(view))
         except ArtifactNotFound:

@@ -15,6 +15,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.limits import MULTIPART
 from hermes_worker.core.media_kinds import OCTETS, PICTURES
 from hermes_worker.features.artifacts.file_schema import (
     EXPIRES_S_MAX,
@@ -36,7 +37,6 @@ from hermes_worker.store.artifacts.uploads import NewUpload, UploadHeld, Uploads
 router = APIRouter(prefix="/v1/files", tags=["openai"], responses=schema.declare_errors(503))
 
 _NAME_CHARS_MAX = 200
-_FORM = "multipart/form-data"
 _OCTETS_ANSWER: dict[str, Any] = {"description": "The bytes of the file.", "content": {OCTETS: {}}}
 
 
@@ -59,7 +59,7 @@ async def _read_upload(request: Request) -> _Upload:
     except ApiError:
         raise
     except HTTPException as error:  # of the parser
-        raise invalid("body", f"Invalid {_FORM}: {error.detail}", "invalid_form") from None
+        raise invalid("body", f"Invalid {MULTIPART}: {error.detail}", "invalid_form") from None
 
 
 async def _read_form(form: FormData) -> _Upload:
@@ -113,7 +113,7 @@ def _not_found(file_id: str) -> ApiError:
     "",
     response_model=FileObject,
     response_model_exclude_none=True,
-    openapi_extra={"requestBody": {"required": True, "content": {_FORM: {"schema": UPLOAD_SCHEMA}}}},
+    openapi_extra={"requestBody": {"required": True, "content": {MULTIPART: {"schema": UPLOAD_SCHEMA}}}},
     responses=schema.declare_errors(408),
     dependencies=[WRITES],
 )

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.features.retention.fact_rows import is_in_chains, is_needed_firing
+from hermes_worker.store.artifacts.gatherings import delete_artifacts
 from hermes_worker.store.engine.database import Database, db_now, db_now_once
 from hermes_worker.store.engine.prepared import fetch_rows, select_columns
 from hermes_worker.store.prefixes import take_prefixes_over
@@ -127,13 +128,6 @@ def release_contents(connection: Connection, which: sa.ColumnElement[bool]) -> N
         named = sa.select(column).where(which, column.is_not(None))
         connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
         connection.execute(sa.update(inbound_files).where(which, column.is_not(None)).values({column: None}))
-
-
-def delete_artifacts(connection: Connection, which: sa.ColumnElement[bool]) -> int:
-    """Delete artifacts, and release their contents. Returns how many."""
-    named = sa.select(artifacts.c.blob_hash).where(which)
-    connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
-    return connection.execute(sa.delete(artifacts).where(which)).rowcount
 
 
 def delete_events(connection: Connection, run_pks: Sequence[int]) -> int:

@@ -48,6 +48,7 @@ from hermes_worker.features.retention.selection_rows import (
     split_into_parts,
 )
 from hermes_worker.store.access.audit import Act, record_action
+from hermes_worker.store.artifacts.gatherings import delete_artifacts
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring, store_blob
@@ -432,7 +433,7 @@ class Erasures:
                 connection.execute(sa.delete(saved_filters).where(this))
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
             connection.execute(sa.delete(dead_targets).where(marked))
-            deleting.delete_artifacts(connection, build_upload_condition(selected))
+            delete_artifacts(connection, build_upload_condition(selected))
             for table in OF_TENANT if selected.person.is_everybody else ():
                 connection.execute(sa.delete(table).where(table.c.tenant == erasure.tenant))
 

@@ -35,6 +35,7 @@ from hermes_worker.features.retention.fact_rows import (
 from hermes_worker.features.retention.hold_rows import Holds, list_tenants, load_holds, load_rules
 from hermes_worker.features.retention.rules import compute_cutoff, is_session_expired, may_delete_chain
 from hermes_worker.store.access.audit import Act, record_action
+from hermes_worker.store.artifacts.gatherings import delete_artifacts
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
@@ -437,7 +438,7 @@ class Pruner:
         going = [row.pk for row in rows if row.run_pk not in held]
         if scope.acts and going:
             with self._database.write() as connection:
-                count = deleting.delete_artifacts(connection, artifacts.c.pk.in_(going))
+                count = delete_artifacts(connection, artifacts.c.pk.in_(going))
             return _Batch(count, _next_mark(rows, _ROWS_AT_ONCE))
         return _Batch(len(going), _next_mark(rows, _ROWS_AT_ONCE))
 

@@ -135,6 +135,13 @@ def claim_contents(connection: Connection, hashes: Sequence[str]) -> None:
         raise ContentGone("a file was deleted before it could be recorded")
 
 
+def delete_artifacts(connection: Connection, which: sa.ColumnElement[bool]) -> int:
+    """Delete artifacts, and release their contents. Returns how many."""
+    named = sa.select(artifacts.c.blob_hash).where(which)
+    connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
+    return connection.execute(sa.delete(artifacts).where(which)).rowcount
+
+
 class Gatherings:
     """The gatherings in one database. Thread-safe."""
 

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.artifacts.contents import ContentStore, RowContents
-from hermes_worker.store.artifacts.gatherings import claim_contents
+from hermes_worker.store.artifacts.gatherings import claim_contents, delete_artifacts
 from hermes_worker.store.artifacts.listing import SHOWN, ArtifactNotFound, ArtifactView
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows
 from hermes_worker.store.rows import make_storable
-from hermes_worker.store.tables import artifacts, blobs, legal_holds
+from hermes_worker.store.tables import artifacts, legal_holds
 
 _GONE_AT_ONCE = 1_000
 
@@ -89,8 +89,8 @@ class Uploads:
             claim_contents(connection, [digest])
             made = connection.execute(sa.insert(artifacts).values(**values).returning(*SHOWN))
             view = fetch_one(made, ArtifactView)
-            facts = {"purpose": view.purpose, "size": view.size}
-            record_action(connection, Act.FILE_UPLOAD, view.artifact_id, tenant=new.tenant, after=facts)
+            after = _describe_upload(view)
+            record_action(connection, Act.FILE_UPLOAD, view.artifact_id, tenant=new.tenant, after=after)
             return view
 
     def _require_space(self, size: int, bytes_max: int) -> None:
@@ -130,12 +130,15 @@ class Uploads:
         view = self.find(file_id)
         this = artifacts.c.artifact_id == view.artifact_id
         with self._database.write() as connection:
-            gone = connection.execute(sa.delete(artifacts).where(this, sa.not_(_IS_HELD)))
-            if gone.rowcount == 0:
+            if delete_artifacts(connection, sa.and_(this, sa.not_(_IS_HELD))) == 0:
                 raise UploadHeld("a legal hold keeps the files of this tenant")
-            connection.execute(sa.update(blobs).where(blobs.c.hash == view.blob_hash).values(released_at=db_now()))
-            facts = {"purpose": view.purpose, "size": view.size}
-            record_action(connection, Act.FILE_DELETE, view.artifact_id, tenant=self._tenant, before=facts)
+            before = _describe_upload(view)
+            record_action(connection, Act.FILE_DELETE, view.artifact_id, tenant=self._tenant, before=before)
+
+
+def _describe_upload(view: ArtifactView) -> dict[str, object]:
+    """What the audit log says of a file."""
+    return {"purpose": view.purpose, "size": view.size}
 
 
 _IS_HELD = sa.exists().where(
@@ -152,10 +155,6 @@ def delete_expired_uploads(database: Database, *, acts: bool) -> int:
             counted = sa.select(sa.func.count()).select_from(artifacts).where(is_over)
             return int(connection.execute(counted).scalar_one())
     with database.write() as connection:
-        some = sa.select(artifacts.c.pk, artifacts.c.blob_hash).where(is_over).limit(_GONE_AT_ONCE)
-        found = connection.execute(some.with_for_update(skip_locked=True)).all()
-        if found:
-            hashes = {digest for _, digest in found}
-            connection.execute(sa.update(blobs).where(blobs.c.hash.in_(hashes)).values(released_at=db_now()))
-            connection.execute(sa.delete(artifacts).where(artifacts.c.pk.in_([pk for pk, _ in found])))
-        return len(found)
+        some = sa.select(artifacts.c.pk).where(is_over).limit(_GONE_AT_ONCE).with_for_update(skip_locked=True)
+        found = connection.execute(some).scalars().all()
+        return delete_artifacts(connection, artifacts.c.pk.in_(found)) if found else 0
