@@ -151,7 +151,7 @@ def format_ending(script: ScriptResult) -> str:
 
 def format_failure_details(script: ScriptResult) -> str:
     """Write the exit code and the output of a failed script, for people and for the model."""
-    lines = [f"The {format_ending(script).removeprefix('the ')}."]
+    lines = [f"{format_ending(script).capitalize()}."]
     for title, output in (("stderr", script.stderr), ("stdout", script.stdout)):
         if output.strip():
             lines.append(f"{title}:\n{_clip(output.strip(), SCRIPT_CHARS_MAX // 2)}")

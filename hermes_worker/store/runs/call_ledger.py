@@ -74,9 +74,9 @@ class _EntryRow(NamedTuple):
     deaths: int | None
     claimed_at: float | None
     settled_at: float | None
-    worker: str | None
     approved_arguments: str | None
     rewritten_arguments: str | None
+    worker: str | None
 
     @property
     def changed_arguments(self) -> str | None:
@@ -86,10 +86,8 @@ class _EntryRow(NamedTuple):
 _ENTRY = (
     sa.select(
         runs.c.session_pk,
-        *(tool_calls.c[name] for name in _EntryRow._fields[1:-3]),
+        *(tool_calls.c[name] for name in _EntryRow._fields if name not in ("session_pk", "worker")),
         workers.c.name.label("worker"),
-        tool_calls.c.approved_arguments,
-        tool_calls.c.rewritten_arguments,
     )
     .join(runs, runs.c.pk == tool_calls.c.run_pk)
     .outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)
