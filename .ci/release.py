@@ -1,4 +1,4 @@
-"""Make the files of a release, the same ones whoever makes them: docs/releasing.md says when to call this.
+"""Make the files of a release, the same ones whoever makes them: CONTRIBUTING.md says when to call this.
 
     python .ci/release.py check [--final]   the version is the same everywhere; with --final, it has its date, too
     python .ci/release.py build DIRECTORY   the source archive and the wheel, built twice and compared, and their SBOM

@@ -1,4 +1,4 @@
-"""Build the wheel of the thin client, from the client of this tree: docs/releasing.md says when to call this.
+"""Build the wheel of the thin client, from the client of this tree: CONTRIBUTING.md says when to call this.
 
     python .ci/thin_client.py DIRECTORY
 

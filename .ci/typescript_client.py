@@ -1,5 +1,5 @@
 """Build the npm package of the TypeScript client, from the sources and the API's document of this tree:
-docs/releasing.md says when to call this.
+CONTRIBUTING.md says when to call this.
 
     python .ci/typescript_client.py DIRECTORY [--modules NODE_MODULES]
 

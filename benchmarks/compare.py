@@ -1,13 +1,16 @@
-"""Measure this tree beside another checkout of it, by turns in the same minutes, and print ratios.
+"""Measure this tree beside something else, by turns in the same minutes, and print ratios.
 
     git worktree add ../before HEAD~1
     python -m benchmarks.compare ../before                     # PostgreSQL with fsync, 16 runs at work
     python -m benchmarks.compare ../before --database sqlite --rounds 6 --runs 100 --steps 10
+    python -m benchmarks.compare dbos                          # another system (``benchmarks.peers``)
+    python -m benchmarks.compare sdk                           # the bare SDK loop, which stores nothing
 
-Each tree has its own servers and worker processes, started by its own ``benchmarks.stack`` with the packages of this
-environment, and a model server without latency. A round is the same load on one tree and then on the other; which one
-begins changes from round to round. A ratio is that of one round, and the median of all rounds is printed: a machine
-whose speed drifts by half within minutes changes both sides of a ratio. ``.`` as the other checkout shows the noise.
+Each side has its own servers and processes, and a model server without latency. A tree is started by its own
+``benchmarks.stack`` with the packages of this environment, a system in an environment of its own. A round is the same
+load on one side and then on the other; which one begins changes from round to round. A ratio is that of one round, and
+the median of all rounds is printed: a machine whose speed drifts by half within minutes changes both sides of a ratio.
+``.`` as the other checkout shows the noise.
 """
 
 from __future__ import annotations
@@ -18,20 +21,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 HERE = Path(__file__).resolve()
 _FIGURES = ("steps_per_s", "cpu_ms_per_step", "cpu_ms_per_step_all", "gap_p50_s")
 
 
 class Player:
-    """The stack of one tree, in a process of its own that plays its load once for each line it is sent."""
+    """One side, in a process of its own that plays its load once for each line it is sent."""
 
-    def __init__(self, tree: Path, load: Sequence[str]) -> None:
+    def __init__(self, what: str, load: Sequence[str]) -> None:
+        """``what`` is a checkout, or the name of what stands in ``benchmarks.peers``."""
+        is_tree = Path(what).is_dir()
+        tree = Path(what).resolve() if is_tree else HERE.parents[1]
         # The script is run by its path, so both packages are found in ``tree`` and not beside it.
-        environ = {**os.environ, "PYTHONPATH": str(tree.resolve())}
-        argv = [sys.executable, str(HERE), "--play", *load]
+        environ = {**os.environ, "PYTHONPATH": str(tree)}
+        argv = [sys.executable, str(HERE), "--play", "tree" if is_tree else what, *load]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(argv, env=environ, cwd=tree, stdin=pipe, stdout=pipe, text=True)
         self._read_line()  # once it is warm
@@ -54,22 +62,33 @@ class Player:
 
 
 def play(options: argparse.Namespace) -> None:
-    """Be a player: start the stack, and play the load once for each line of standard input."""
-    from benchmarks.run import stack_for
+    """Be a player: start one side, and play the load once for each line of standard input."""
     from benchmarks.stack import Load
 
     load = Load(database=options.database, runs=options.runs, steps=options.steps, history=options.history)
-    with stack_for(load) as stack:
-        stack.warm_up()
+    with _open_side(options.play, load) as side:
+        if options.play == "tree":
+            side.warm_up()
         print(flush=True)
         for _ in sys.stdin:
-            measured = stack.measure()
-            print(json.dumps({name: getattr(measured, name) for name in _FIGURES}), flush=True)
+            measured = side.measure()
+            found = measured if isinstance(measured, dict) else {name: getattr(measured, name) for name in _FIGURES}
+            print(json.dumps(found), flush=True)
 
 
-def compare(other: Path, load: Sequence[str], rounds: int) -> list[str]:
+def _open_side(what: str, load: Any) -> AbstractContextManager[Any]:
+    if what == "tree":
+        from benchmarks.run import stack_for
+
+        return stack_for(load)
+    from benchmarks.peers.stack import PeerStack, SdkLoop  # which an older checkout may not have
+
+    return SdkLoop(load) if what == "sdk" else PeerStack(what, load)
+
+
+def compare(other: str, load: Sequence[str], rounds: int) -> list[str]:
     """Play by turns; the lines of a table."""
-    players = (Player(HERE.parents[1], load), Player(other, load))
+    players = (Player(str(HERE.parents[1]), load), Player(other, load))
     seen: tuple[list[dict[str, float]], ...] = ([], [])
     try:
         for number in range(rounds):
@@ -82,6 +101,8 @@ def compare(other: Path, load: Sequence[str], rounds: int) -> list[str]:
             player.close()
     lines = ["| figure | this tree | the other | ratio | of single rounds |", "|---|---|---|---|---|"]
     for name in _FIGURES:
+        if name not in seen[1][0]:
+            continue  # a peer has no events to tell it from
         ours, theirs = ([one[name] for one in side] for side in seen)
         ratios = sorted(mine / its for mine, its in zip(ours, theirs, strict=True))
         lines.append(
@@ -93,8 +114,8 @@ def compare(other: Path, load: Sequence[str], rounds: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("other", nargs="?", type=Path, help="another checkout")
-    parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("other", nargs="?", help="another checkout, or sdk, dbos, restate")
+    parser.add_argument("--play", help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--database", choices=["postgresql", "sqlite"], default="postgresql")
     parser.add_argument("--runs", type=int, default=16, help="at work at once")
@@ -105,7 +126,7 @@ def main() -> None:
         play(options)
         return
     if options.other is None:
-        parser.error("name another checkout")
+        parser.error("name another checkout, or sdk, dbos, restate")
     load = [f"--{name}={getattr(options, name)}" for name in ("database", "runs", "steps", "history")]
     print("\n".join([f"{os.cpu_count()} cores, {' '.join(load)}", "", *compare(options.other, load, options.rounds)]))
 

@@ -23,9 +23,9 @@ import psutil
 import sqlalchemy as sa
 
 from hermes_worker import settings as settings_module
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.broker.queue import HintPublisher, build_redis_client
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.lab.fleet import LabFleet
 from hermes_worker.lab.sink import make_sink_tools
@@ -114,12 +114,12 @@ class Bench:
         return Measured(trees=trees, cpu_s=self._cpu_s() - cpu, wall_s=time.monotonic() - began)
 
     def _submit(self, children: int) -> None:
-        catalog = default_catalog(*make_sink_tools(self._fleet.sink, work_s=0.0))
-        tools = f"[{','.join(catalog.tool_definitions(['delegate_task', 'sink_pure']))}]"
+        catalog = build_default_catalog(*make_sink_tools(self._fleet.sink, work_s=0.0))
+        tools = f"[{','.join(catalog.render_definitions(['delegate_task', 'sink_pure']))}]"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self._directory / "workspace")).to_json()
         call = _delegation(children) if children else {"name": "sink_pure", "arguments": {"mark": "bare"}}
         spec = RunSpec(
-            input=f"scripted: {canonical_json({'steps': [{'calls': [call]}], 'final': 'done'})}",
+            input=f"scripted: {dump_canonical_json({'steps': [{'calls': [call]}], 'final': 'done'})}",
             model="scripted",
             iterations_max=100_000,
         )
@@ -147,7 +147,7 @@ class Bench:
 
 
 def _delegation(children: int) -> Mapping[str, Any]:
-    child = f"scripted: {canonical_json({'steps': [], 'final': 'done'})}"
+    child = f"scripted: {dump_canonical_json({'steps': [], 'final': 'done'})}"
     return {"name": "delegate_task", "arguments": {"tasks": [{"goal": child}] * children}}
 
 

@@ -38,7 +38,7 @@ from hermes_worker.core.messages import (
     Role,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.core.recovery_state import RecoveryState
 from hermes_worker.models.chain import ModelChoice, ProviderChain
@@ -73,7 +73,7 @@ def in_flight(base_url: str) -> int:
 def tool_schemas(count: int = 20) -> tuple[str, ...]:
     properties = {f"parameter_{n}": {"type": "string", "description": "what it is for" * 3} for n in range(5)}
     return tuple(
-        canonical_json(
+        dump_canonical_json(
             {
                 "type": "function",
                 "function": {
@@ -91,7 +91,7 @@ def request_of(messages: int, text: str = "bench:steps=100000 go") -> ModelReque
     rows = [build_user_body(text)]
     for n in range(messages // 2):
         call = {"function": {"arguments": "{}", "name": "bench_echo"}, "id": f"c{n}", "type": "function"}
-        rows.append(canonical_json({"content": None, "role": "assistant", "tool_calls": [call]}))
+        rows.append(dump_canonical_json({"content": None, "role": "assistant", "tool_calls": [call]}))
         rows.append(build_tool_body(f"c{n}", "x" * 300))
     return ModelRequest(model="bench", messages=rows, tools=tool_schemas())
 
@@ -133,7 +133,7 @@ def measure_calls(calls: int) -> None:
 
 def one_turn(chain: ProviderChain, request: ModelRequest) -> None:
     """What an iteration does about its model call, without the rows."""
-    route = chain.route("bench", 0)
+    route = chain.resolve_route("bench", 0)
     session = SessionContext(
         session_id="s", system_prompt="You are a benchmark.", tools=f"[{','.join(request.tools)}]", workspace="{}"
     )

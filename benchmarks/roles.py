@@ -190,7 +190,7 @@ class Recorder:
     def look(self) -> float:
         seen: set[tuple[Any, ...]] = set()
         with self._database.read() as connection:
-            now = self._database.now()
+            now = self._database.read_clock()
             for queue, table, key in _SOURCES:
                 open_ones = sa.or_(table.c.hinted_at.is_not(None), table.c.lease_owner.is_not(None))
                 for row in connection.execute(sa.select(*key, table.c.hinted_at, table.c.claimed_at).where(open_ones)):

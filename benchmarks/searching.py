@@ -481,7 +481,7 @@ def _database(place: str, is_sqlite: bool) -> Iterator[str]:
         return
     filled = Path(place) / "searching"  # says that the database was made
     with EmbeddedPostgres(Path(place), is_durable=False) as server:
-        yield server.url("searching") if filled.exists() else server.create_database("searching")
+        yield server.build_url("searching") if filled.exists() else server.create_database("searching")
         filled.touch()
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from benchmarks.floors import history
 from hermes_worker import settings as settings_module
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.local.valkey import EmbeddedValkey
@@ -214,9 +214,9 @@ class BenchStack:
         return sum(one.memory_full_info().pss for one in every) / 2**20
 
     def _new_run(self, steps: int) -> NewRun:
-        catalog = default_catalog()
+        catalog = build_default_catalog()
         # Schemas as big as the floor's: every tool there is, so the request has the same weight.
-        tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
+        tools = f"[{','.join(catalog.render_definitions(catalog.names))}]"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self._directory / "workspace"))
         spec = RunSpec(
             input=f"bench:steps={steps} tool=todo",

@@ -23,7 +23,8 @@ from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
 
 PROVIDER_KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY")
-"""Keys that need no ``HERMES_PROVIDER`` beside them. Any other provider's key is given as ``HERMES_API_KEY``."""
+"""Keys that need no ``HERMES_PROVIDER`` beside them. Any other provider's key is given as ``HERMES_API_KEY``, or by
+``MODEL_SECRETS`` where a fallback names it."""
 REQUIRED = ("POSTGRES_PASSWORD", "VALKEY_PASSWORD", "HERMES_SERVER_KEY", "HERMES_FLOWER_PASSWORD")
 _VALKEY_VERSION = (8, 0)
 """The oldest that the rights are written for; later ones know the same commands."""
@@ -104,8 +105,9 @@ VOLUMES: Mapping[str, frozenset[str]] = {
 }
 """Which secrets each volume of our own roles holds; ``state`` is that of the scheduler, the hosts of browsers and the
 migration."""
-CHOSEN: Mapping[str, str] = {"tools": "TOOLS_SECRETS", "mcp": "MCP_SECRETS"}
-"""Volumes that hold what a variable of ``.env`` names beside that: secrets of extensions, tokens of MCP servers."""
+CHOSEN: Mapping[str, str] = {"model": "MODEL_SECRETS", "tools": "TOOLS_SECRETS", "mcp": "MCP_SECRETS"}
+"""Volumes that hold what a variable of ``.env`` names beside that: keys of other providers, secrets of extensions,
+tokens of MCP servers."""
 GIVEN = (
     frozenset((*REQUIRED, "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD", *CHOSEN.values()))
     .union(*VOLUMES.values(), *ALSO_SENT_WITH.values())

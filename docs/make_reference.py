@@ -12,10 +12,14 @@ how a value is written, stands nowhere else.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,13 +36,14 @@ from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.cli import help_page
 from hermes_worker.cli.entry import commands
 from hermes_worker.cli.groups import DeclaredGroup, load_declarations
+from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.hooks import ABSENT_EVENTS, HOOK_EVENTS
 from hermes_worker.core.overrides import OVERRIDABLE, Overridable, Widening
 from hermes_worker.core.slash_commands import SLASH_COMMANDS, SlashCommand
 from hermes_worker.extension import ToolSpec, load_reference
 from hermes_worker.installed import load_built_in
 from hermes_worker.metrics.catalogue import METRICS
-from hermes_worker.models.catalog import provider_rows, wire_rows
+from hermes_worker.models.catalog import list_provider_rows, list_wire_rows
 from hermes_worker.observe import COUNTED, EVENTS
 from hermes_worker.plugins import list_addons
 from hermes_worker.settings import SettingRow, describe_settings, load_settings
@@ -456,6 +461,12 @@ def events_page(document: Schema) -> str:
         "An observer is told of what is committed, a rewriter is asked before it is ([Hooks](../hooks.md)).",
         table(("Event", "Kind"), rows),
         f"Events of Hermes Agent that never happen here: {codes(sorted(ABSENT_EVENTS))}.",
+        "## Why a run waits",
+        "`because` of `hermes-worker runs explain RUN` and of `GET /v1/runs/{run_id}/explain`, with its `facts`.",
+        table(
+            ("Reason", "Meaning"),
+            ((code(name), markdown_of(text)) for name, text in member_docstrings(ExplainedReason)),
+        ),
         "## Events of the log",
         "With `HERMES_LOG_FORMAT=json` each line is one object. These fields are on all lines, or where the table "
         "says:",
@@ -467,6 +478,14 @@ def events_page(document: Schema) -> str:
             [(code(name), first_sentence(each), "yes" if name in COUNTED else "") for name, each in EVENTS.items()],
         ),
     )
+
+
+def member_docstrings(kind: type[StrEnum]) -> Iterator[tuple[str, str]]:
+    """The values of an enumeration with their docstrings."""
+    [declared] = ast.parse(inspect.getsource(kind)).body
+    for member, text in pairwise(declared.body if isinstance(declared, ast.ClassDef) else ()):
+        if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
+            yield ast.literal_eval(member.value), ast.literal_eval(text.value)
 
 
 def _stream_event(schema: Schema) -> str:
@@ -665,11 +684,11 @@ def providers_page() -> str:
             codes(row.key_variables) or "none",
             code(row.wire or row.home_wire or "chat_completions") + (", by model" if row.model_wires else ""),
         )
-        for row in provider_rows().values()
+        for row in list_provider_rows().values()
     ]
     wires = [
         (code(row.name), f"`[{row.extra}]`" if row.extra else "", "yes" if row.is_called else "unverified live")
-        for row in wire_rows().values()
+        for row in list_wire_rows().values()
     ]
     return page(
         "Providers and wires",

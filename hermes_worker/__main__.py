@@ -1,6 +1,6 @@
 """``python -m hermes_worker``: the command line, whatever is on PATH."""
 
-from hermes_worker.cli.entry import main
+from hermes_worker.cli import main
 
 if __name__ == "__main__":
     main()

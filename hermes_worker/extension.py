@@ -695,18 +695,18 @@ def _find_conflicts(extensions: Sequence[Extension]) -> Iterator[str]:
         yield f"two extensions are named {name!r}: disable one of them"
     claimed: dict[tuple[str, str], str] = {}
     for one in extensions:
-        for kind, name in _claims(one):
+        for kind, name in _iterate_claims(one):
             other = claimed.setdefault((kind, name), one.name)
             if other != one.name:
                 yield f"the extensions {other!r} and {one.name!r} both bring the {kind} {name!r}: disable one of them"
-        twice = Counter(_claims(one))
+        twice = Counter(_iterate_claims(one))
         yield from (
             f"the extension {one.name!r} brings the {kind} {name!r} twice" for (kind, name), n in twice.items() if n > 1
         )
 
 
 def _find_faults(one: Extension) -> Iterator[str]:
-    """The faults of an extension by itself, as sentences."""
+    """Yield what is wrong with one extension, whatever else is installed, as sentences."""
     if not _NAME.fullmatch(one.name):
         yield f"{one.name!r} is no name for an extension: use lower-case letters, digits, '_' and '-'"
     for tool in one.tools:
@@ -817,7 +817,7 @@ def _list_references(one: Extension) -> Iterator[Reference]:
         yield from (part for part in (provider.on_memory_write, provider.prompt_block) if part is not None)
 
 
-def _claims(one: Extension) -> Iterator[tuple[str, str]]:
+def _iterate_claims(one: Extension) -> Iterator[tuple[str, str]]:
     """Yield each kind and name that no other extension may bring."""
     for name, kind in _KINDS.items():
         yield from ((kind.word, claimed) for row in getattr(one, name) for claimed in kind.claims(row))

@@ -25,7 +25,7 @@ _PACKAGE = "hermes_hooks"
 _BYTES_MAX = 100_000
 
 
-def hooks_dir(home: Path) -> Path:
+def get_hooks_dir(home: Path) -> Path:
     """The directory in which an operator puts hooks of this kind."""
     return home / "hooks"
 

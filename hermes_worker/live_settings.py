@@ -15,12 +15,11 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.overrides import LIVE
@@ -61,16 +60,6 @@ _PLACES = {
     "run": "the run",
 }
 NOTHING: Overrides = MappingProxyType({})
-
-
-class ConfigurationSource(Protocol):
-    """``store.configurations.Configurations``."""
-
-    def load_newest_number(self) -> int: ...
-
-    def list_current(self) -> Sequence[ConfigurationVersion]: ...
-
-    def list_versions(self, tenant: str | None, limit: int = ...) -> Sequence[ConfigurationVersion]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +104,7 @@ class LiveSettings:
     """The settings for runs, kept current. Thread-safe. ``settings`` are what the process was started with."""
 
     def __init__(
-        self, settings: Settings, source: ConfigurationSource, *, now: Callable[[], float] = time.monotonic
+        self, settings: Settings, source: Configurations, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings = settings
         self._source = source
@@ -200,7 +189,7 @@ class LiveSettings:
             return
         state.file_mark = mark
         try:
-            state.file = self._read_file(path) if mark is not None else self._defaults_without_file()
+            state.file = self._read_file(path) if mark is not None else self._load_defaults_without_file()
             state.problems.pop("file", None)
         except (HermesError, OSError, UnicodeDecodeError) as error:
             _log_problem(state, "file", f"config.yaml cannot be used: {error}")
@@ -208,11 +197,11 @@ class LiveSettings:
     def _read_file(self, path: Path) -> _KnownConfiguration:
         text = read_plain(path, bytes_max=_FILE_BYTES_MAX).decode("utf-8-sig")
         said = parse_file_values(text, place="config.yaml")
-        gone = {key: value for key, value in self._defaults_without_file().values.items() if key not in said}
+        gone = {key: value for key, value in self._load_defaults_without_file().values.items() if key not in said}
         values = {key: value for key, value in said.items() if value is not None}
         return _KnownConfiguration(values={**gone, **values}, version=_hash_text(text))
 
-    def _defaults_without_file(self) -> _KnownConfiguration:
+    def _load_defaults_without_file(self) -> _KnownConfiguration:
         """The defaults, or the preset's, of what the file set when the process was started, for a file that is gone."""
         taken_back = {
             key: find_preset_value(self._settings.preset, key) or ""
@@ -244,7 +233,7 @@ class LiveSettings:
             _log_problem(
                 state,
                 name,
-                f"version {row.version} of the configuration of {_owner_of_version(row)} cannot be used: {error}",
+                f"version {row.version} of the configuration of {_describe_owner(row)} cannot be used: {error}",
             )
         for earlier in self._source.list_versions(row.of_tenant or None, _EARLIER_TRIED):
             try:
@@ -275,7 +264,7 @@ def _parse_version(row: ConfigurationVersion) -> _KnownConfiguration:
     return _KnownConfiguration(values=parse_configuration(row.text, row.of_tenant or None), version=str(row.version))
 
 
-def _owner_of_version(row: ConfigurationVersion) -> str:
+def _describe_owner(row: ConfigurationVersion) -> str:
     return f"the tenant {row.of_tenant!r}" if row.of_tenant else "the fleet"
 
 

@@ -22,13 +22,12 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.safety.redaction import is_secret_name, mask_known, mask_secret, redact
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
@@ -46,6 +45,8 @@ __all__ = [
     "bind_facts",
     "broker_outage",
     "configure_logging",
+    "copy_counters",
+    "copy_durations",
     "count",
     "database_outage",
     "find_fact",
@@ -55,8 +56,6 @@ __all__ = [
     "record_duration",
     "reset_counters",
     "send_lines",
-    "snapshot_counters",
-    "snapshot_durations",
 ]
 
 EVENTS: Mapping[str, str] = MappingProxyType(
@@ -447,17 +446,16 @@ def configure_logging(
     """Send the lines of this process, ours and other libraries', to ``stream`` (stderr when ``None``).
 
     ``role`` (``worker``, ``api``, ``beat`` ...) stands in every line. ``secrets`` are masked wherever they appear,
-    whatever they look like. May be called again: the last call wins.
+    whatever they look like; they are listed for the first line. May be called again: the last call wins.
     """
     level = logging.getLevelNamesMapping()[settings.level]
-    known = tuple(secret.reveal() for secret in secrets)
-    finish = [_make_origin_adder(role), *_build_renderers(settings.format, known)]
+    finish = [_make_origin_adder(role), *_build_renderers(settings.format, secrets)]
     log._level = level
     log._emit = _FirstLine(finish, stream)
-    _route_other_libraries(level, finish, stream)
+    _redirect_other_libraries(level, finish, stream)
 
 
-def _route_other_libraries(level: int, finish: Sequence[Processor], stream: TextIO | None) -> None:
+def _redirect_other_libraries(level: int, finish: Sequence[Processor], stream: TextIO | None) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_ForeignFormatter(finish))
     root = logging.getLogger()
@@ -560,11 +558,16 @@ def _make_origin_adder(role: str) -> Processor:
     return add_origin
 
 
-def _build_renderers(form: str, known: tuple[str, ...]) -> list[Processor]:
+def _build_renderers(form: str, secrets: Iterable[Secret]) -> list[Processor]:
+    @cache
+    def list_known() -> tuple[str, ...]:
+        return tuple(secret.reveal() for secret in secrets)
+
     def clean(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        known = list_known()
         return {name: _clean_value(value, name, known) for name, value in line.items()}
 
-    return [clean, _send_line, _json_line if form == "json" else _console_line]
+    return [clean, _send_line, _render_json_line if form == "json" else _render_console_line]
 
 
 _sent_lines_to: Callable[[Mapping[str, object]], None] | None = None
@@ -592,34 +595,38 @@ def _clean_value(value: object, name: str, known: tuple[str, ...], depth: int = 
         return {str(key): _clean_value(item, str(key), known, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and depth < _DEPTH_MAX:
         return [_clean_value(item, name, known, depth + 1) for item in value]
+    from hermes_worker.safety.redaction import is_secret_name, mask_secret  # many a command writes no line
+
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     return mask_secret(text) if is_secret_name(name) else _clean_text(text, known)
 
 
 def _clean_text(text: str, known: tuple[str, ...]) -> str:
+    from hermes_worker.safety.redaction import mask_known, redact
+
     text = redact(mask_known(text, known))
     if len(text) <= _STRING_CHARS_MAX:
         return text
     return f"{text[:_STRING_CHARS_MAX]}... ({len(text) - _STRING_CHARS_MAX} characters more)"
 
 
-def _json_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
+def _render_json_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
     first = {name: line.pop(name) for name in ("timestamp", "level", "role", "event") if name in line}
     return json.dumps({**first, **line}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _console_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
+def _render_console_line(logger: WrappedLogger, method: str, line: EventDict) -> str:
     """``23:24:01.123 info    worker run.finished  run_id=7f3a status=completed``, then a traceback if there is one."""
     traceback = line.pop("exception", None)
     time = str(line.pop("timestamp"))[11:23]
-    head = f"{time} {line.pop('level'):<7} {line.pop('role', '-'):<6} {_one_line(str(line.pop('event')))}"
+    head = f"{time} {line.pop('level'):<7} {line.pop('role', '-'):<6} {_escape_controls(str(line.pop('event')))}"
     line.pop("pid", None)
     facts = " ".join(f"{name}={_format_fact(value)}" for name, value in line.items())
-    lines = [f"{head}  {facts}" if facts else head, *map(_one_line, str(traceback or "").splitlines())]
+    lines = [f"{head}  {facts}" if facts else head, *map(_escape_controls, str(traceback or "").splitlines())]
     return "\n".join(lines)
 
 
-def _one_line(text: str) -> str:
+def _escape_controls(text: str) -> str:
     """Control characters written out: a value must not be able to forge a line or paint the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
@@ -628,7 +635,7 @@ def _format_fact(value: object) -> str:
     if isinstance(value, str):
         is_plain = value.isprintable() and value != "" and not set(' "=') & set(value)
         return value if is_plain else json.dumps(value)
-    return _one_line(json.dumps(value, ensure_ascii=False))
+    return _escape_controls(json.dumps(value, ensure_ascii=False))
 
 
 log = Log()
@@ -652,7 +659,7 @@ class _Counters:
                 raise KeyError(f"{name!r} is not in observe.EVENTS")
             self._values[name] = self._values.get(name, 0) + amount
 
-    def values(self) -> dict[str, int]:
+    def copy_values(self) -> dict[str, int]:
         with self._lock:
             return dict(self._values)
 
@@ -691,7 +698,7 @@ class _Timers:
             classes[place] += 1
             self._sums[name] += seconds
 
-    def values(self) -> dict[str, Durations]:
+    def copy_values(self) -> dict[str, Durations]:
         with self._lock:
             return {name: Durations(tuple(classes), self._sums[name]) for name, classes in self._classes.items()}
 
@@ -725,14 +732,14 @@ def record_duration(name: str, seconds: float) -> None:
     _timers.add(name, seconds)
 
 
-def snapshot_counters() -> dict[str, int]:
+def copy_counters() -> dict[str, int]:
     """All counters, including those still at zero."""
-    return _counters.values()
+    return _counters.copy_values()
 
 
-def snapshot_durations() -> dict[str, Durations]:
+def copy_durations() -> dict[str, Durations]:
     """All durations so far, by name."""
-    return _timers.values()
+    return _timers.copy_values()
 
 
 def reset_counters() -> None:

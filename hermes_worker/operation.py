@@ -110,7 +110,7 @@ def _encode_segment(value: str) -> str:
 
 
 @cache
-def _adapter(kind: Any) -> Any:
+def _load_reader(kind: Any) -> Any:
     from hermes_worker.resource import build_answer_reader  # not for those who only import the client
 
     return build_answer_reader(kind)
@@ -121,7 +121,7 @@ def require_document(kind: type[T], document: Any) -> T:
     from pydantic import ValidationError
 
     try:
-        found: T = _adapter(cast("Any", kind)).validate_python(document)
+        found: T = _load_reader(cast("Any", kind)).validate_python(document)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the answer"
@@ -180,12 +180,13 @@ def find_cursor(document: dict[str, Any]) -> Mapping[str, Any] | None:
 
 
 def make_pager(parameter: str, field: str) -> Callable[[dict[str, Any]], Mapping[str, Any] | None]:
-    """Make the function that begins the next page behind the last entry's ``field``."""
+    """Make the function that returns the query of the next page, ``parameter`` with the last entry's ``field``, for the
+    document of a page; ``None`` for the last page."""
 
-    def after(document: dict[str, Any]) -> Mapping[str, Any] | None:
+    def find_next_page(document: dict[str, Any]) -> Mapping[str, Any] | None:
         return {parameter: document["data"][-1][field]} if document.get("has_more") and document["data"] else None
 
-    return after
+    return find_next_page
 
 
 def build_get(

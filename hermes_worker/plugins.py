@@ -96,7 +96,7 @@ def list_available(home: Path) -> tuple[AvailableExtension, ...]:
 
 def list_addons() -> Iterator[AvailableExtension]:
     """The extensions that come with the product."""
-    for path in sorted(_addons_dir().glob(f"*/{MANIFEST}")):
+    for path in sorted(_get_addons_dir().glob(f"*/{MANIFEST}")):
         name = path.parent.name
         manifest = read_manifest(path, name)
         yield AvailableExtension(name=name, place="comes with Hermes worker", source=path.parent, manifest=manifest)
@@ -111,7 +111,7 @@ _TRIED = frozenset({"memory_hindsight"})
 """Add-ons that were tried against the vendor's own server (tests/extensions/test_hindsight_server.py)."""
 
 
-def _addons_dir() -> Path:
+def _get_addons_dir() -> Path:
     return Path(__file__).with_name("addons")
 
 
@@ -140,7 +140,7 @@ def _find_manifest(point: metadata.EntryPoint) -> Manifest | None:
 
 
 def _list_directories(home: Path) -> Iterator[AvailableExtension]:
-    folder = plugins_dir(home)
+    folder = get_plugins_dir(home)
     try:
         names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
     except (FileNotFoundError, NotADirectoryError):
@@ -159,9 +159,9 @@ def _list_directories(home: Path) -> Iterator[AvailableExtension]:
 
 
 def _list_hook_directories(home: Path) -> Iterator[AvailableExtension]:
-    from hermes_worker.hook_directories import hooks_dir, read_hook_file
+    from hermes_worker.hook_directories import get_hooks_dir, read_hook_file
 
-    folder = hooks_dir(home)
+    folder = get_hooks_dir(home)
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
     except (FileNotFoundError, NotADirectoryError):
@@ -179,7 +179,7 @@ def _list_hook_directories(home: Path) -> Iterator[AvailableExtension]:
         yield AvailableExtension(name=name, place=str(path), source=path, manifest=manifest, problem=problem)
 
 
-def plugins_dir(home: Path) -> Path:
+def get_plugins_dir(home: Path) -> Path:
     """The directory in which an operator puts plugins."""
     return home / "plugins"
 
@@ -397,7 +397,7 @@ def _import(name: str, found: Sequence[AvailableExtension], home: Path) -> Exten
     if not found:
         raise ExtensionConflict(
             f"the extension {name!r} is enabled (extensions.enabled) and is not there: install its package, put it "
-            f"into {str(plugins_dir(home) / name)!r}, or disable it"
+            f"into {str(get_plugins_dir(home) / name)!r}, or disable it"
         )
     if len(found) > 1:
         places = " and ".join(one.place for one in found)
@@ -450,11 +450,11 @@ def _require_secret_names(extension: Extension) -> None:
 def _load_source(source: metadata.EntryPoint | Path, home: Path) -> Any:
     if not isinstance(source, Path):
         return source.load()
-    from hermes_worker.hook_directories import build_hook_extension, hooks_dir
+    from hermes_worker.hook_directories import build_hook_extension, get_hooks_dir
 
-    if source.parent == _addons_dir():
+    if source.parent == _get_addons_dir():
         return importlib.import_module(f"{_ADDONS}.{source.name}").EXTENSION
-    return build_hook_extension(source) if source.parent == hooks_dir(home) else _load_plugin(source)
+    return build_hook_extension(source) if source.parent == get_hooks_dir(home) else _load_plugin(source)
 
 
 def _format_error(error: BaseException) -> str:

@@ -18,11 +18,11 @@ __all__ = ["WHOLE", "ListOf", "PageOf", "Resource", "build_answer_reader"]
 Item = TypeVar("Item")
 
 
-def _whole(value: object) -> object:
+def _convert_whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-WHOLE = BeforeValidator(_whole)
+WHOLE = BeforeValidator(_convert_whole)
 """Takes a whole number that is written with a fraction: in JSON, 1.0 is one."""
 
 

@@ -46,7 +46,7 @@ def _list_needed(settings: Settings, roles: Collection[ProcessRole]) -> Iterator
     if settings.object_storage.url is not None and not _WITH_FILES.isdisjoint(roles):
         yield "HERMES_OBJECT_STORAGE is set", "s3"
     if ProcessRole.MODEL in roles and not settings.model.is_scripted:
-        yield from _list_of_wires(settings)
+        yield from _list_wire_needs(settings)
     if ProcessRole.TOOLS in roles:
         if settings.terminal.workspace == "ssh" or settings.terminal.ssh_host:
             yield "workspaces on a host of ssh are configured", "ssh"
@@ -55,20 +55,20 @@ def _list_needed(settings: Settings, roles: Collection[ProcessRole]) -> Iterator
     if settings.browser.is_enabled and {ProcessRole.TOOLS, ProcessRole.BROWSER} & set(roles):
         yield "HERMES_BROWSER is true", "browser"
     if settings.gateway.is_enabled and ProcessRole.GATEWAY in roles:
-        yield from _list_of_accounts(settings)
+        yield from _list_account_needs(settings)
 
 
-def _list_of_wires(settings: Settings) -> Iterator[tuple[str, str]]:
+def _list_wire_needs(settings: Settings) -> Iterator[tuple[str, str]]:
     from hermes_worker.models.build import list_wires
-    from hermes_worker.models.catalog import wire_rows
+    from hermes_worker.models.catalog import list_wire_rows
 
-    rows = wire_rows()
+    rows = list_wire_rows()
     for provider, wire in list_wires(settings):
         if extra := rows[wire].extra:
             yield f"{provider} is asked over the wire {rows[wire].name!r}", extra
 
 
-def _list_of_accounts(settings: Settings) -> Iterator[tuple[str, str]]:
+def _list_account_needs(settings: Settings) -> Iterator[tuple[str, str]]:
     from hermes_worker.channels.inbound.declaration import InboundMode
     from hermes_worker.channels.receivers import list_gateway_accounts
 

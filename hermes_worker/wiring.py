@@ -136,7 +136,7 @@ class Client:
 
     @property
     def contents(self) -> ContentStore:
-        """Where the files that runs leave are kept."""
+        """The store for the contents of files that runs leave."""
         return self.objects.contents
 
     def close(self) -> None:
@@ -294,6 +294,7 @@ def _build_shared_parts(client: Client, options: WorkerOptions) -> SharedParts:
         queues=",".join(options.queues),
         ttl_s=settings.lease.ttl_s,
         slots=options.slots if QueueName.MODEL in options.queues else None,
+        sends_with=options.list_sending_variables(settings),
         sandbox=lambda: sandbox.known_name,
     )
     leases.register()
@@ -352,7 +353,7 @@ def _build_step_parts(shared: SharedParts, client: Client, models: WorkerModels 
             waits=client.waits,
             auxiliary_calls=AuxiliaryCalls(database),
             transcripts=Transcripts(database),
-            now=database.now,
+            now=database.read_clock,
             files=InboundFiles(database),
             remote_tasks=RemoteTasks(database),
             processes=Processes(database),
@@ -399,7 +400,7 @@ def build_tool_policies(settings: Settings, said: Overrides) -> ToolPolicies:
 def _build_catalog(shared: SharedParts, skills: SkillShelf) -> ToolCatalog:
     """Build the catalogue of tools of this process; tools are loaded only where they are called."""
     from hermes_worker.agent.fetching import AddressFetcher
-    from hermes_worker.agent.tools.catalog import default_catalog
+    from hermes_worker.agent.tools.catalog import build_default_catalog
     from hermes_worker.browser.build import build_browser_services
     from hermes_worker.features.mcp_servers.build import build_row_services
     from hermes_worker.features.memory.rows import Memories
@@ -415,7 +416,7 @@ def _build_catalog(shared: SharedParts, skills: SkillShelf) -> ToolCatalog:
 
     database = shared.database
     policy = UrlPolicy(allows_private=shared.settings.agent.allow_private_urls)
-    catalog = default_catalog(
+    catalog = build_default_catalog(
         *shared.options.more_tools,
         services={
             "jobs": AgentJobs(Jobs(database)),

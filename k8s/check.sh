@@ -35,7 +35,7 @@ kubectl label namespace hermes pod-security.kubernetes.io/enforce=restricted
 
 step "A mistake is refused before anything is made"
 said install hermes --set worker.model.replicas=3
-expect "the name that is not known, and those that are" "invalid propertyName 'worker'"
+expect "the name that is not known, and the nearest" "worker is no value of the chart; did you mean workers"
 said install hermes --set settings.HERMES_API_KEY=sk-1
 expect "a secret under settings" "settings.HERMES_API_KEY is a secret"
 

@@ -8,6 +8,7 @@ extra ``deploy-test``. A test compares the files with what this would write.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,8 +21,11 @@ import yaml
 from hermes_worker import __version__
 from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
-from hermes_worker.models.catalog import provider_rows
-from hermes_worker.settings import describe_settings
+from hermes_worker.extension import load_reference
+from hermes_worker.models.catalog import list_provider_rows
+from hermes_worker.plugins import list_addons
+from hermes_worker.settings.composed import DECLARATIONS, RETIRED_VARIABLES
+from hermes_worker.settings.kinds import SettingKind
 from hermes_worker.settings.role_secrets import DELIVERY_SECRETS, PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
 
 K8S = Path(__file__).resolve().parent
@@ -71,6 +75,8 @@ _HELMS_OWN = re.compile(
     r"|^  namespace: hermes\n",
     re.MULTILINE,
 )
+_NOT_OF_GO = re.compile(r"\(\?!|\d{4}\}")
+"""Look-ahead and more than a thousand repetitions, which Go's regular expressions do not have."""
 _SECRET_OF = {ProcessRole.MODEL: "providers", ProcessRole.DELIVERY: "channels", ProcessRole.API: "webhooks"}
 """Where a secret of one role alone goes, unless a role does not start without it."""
 
@@ -84,7 +90,7 @@ def list_secrets() -> dict[str, frozenset[str]]:
         shared = "encryption" if ProcessRole.BEAT in roles else "objects"
         name = shared if len(roles) > 1 else _SECRET_OF[min(roles)] if roles else "flower"
         found[name].add(row.variables[0])
-    named = {name for row in provider_rows().values() for name in row.key_variables}
+    named = {name for row in list_provider_rows().values() for name in row.key_variables}
     found["providers"] |= named | PROVIDER_SECRETS
     found["channels"] |= DELIVERY_SECRETS
     for platform in list_platforms().values():
@@ -95,12 +101,55 @@ def list_secrets() -> dict[str, frozenset[str]]:
 
 
 def build_settings_table() -> str:
-    """What the chart knows of the product: which variables are settings, and which secret holds which secret."""
-    homes = {row.home_variable for row in list_platforms().values() if row.home_variable}
+    """What the chart knows of the product: which variables are settings, what they take, and which secret holds which
+    secret."""
     secrets = {variable: name for name, held in reversed(list_secrets().items()) for variable in sorted(held)}
-    names = {row.variable for row in describe_settings()} | homes
-    document = {"secrets": secrets, "settings": sorted(names - set(secrets))}
-    return "# Made by k8s/render.py.\n" + yaml.safe_dump(document, width=120)
+    addons = (load_reference(f"hermes_worker.addons.{found.name}:EXTENSION") for found in list_addons())
+    plain = {row.home_variable for row in list_platforms().values() if row.home_variable}
+    plain |= RETIRED_VARIABLES.union(item.variable for addon in addons for item in addon.settings if not item.is_secret)
+    rules: dict[str, Mapping[str, Any]] = {name: {} for name in plain}
+    for declaration in DECLARATIONS:
+        rules |= dict.fromkeys(declaration.variables, _describe_rule(declaration.kind))
+    return _dump({"secrets": secrets, "settings": {name: rules[name] for name in rules.keys() - secrets.keys()}})
+
+
+def _describe_rule(kind: SettingKind[Any]) -> Mapping[str, Any]:
+    """What a template judges a value by; nothing where only Python can."""
+    if not kind.pattern or _NOT_OF_GO.search(kind.pattern):
+        return {}
+    return {"must": kind.allowed, "pattern": kind.pattern, "ranges": kind.ranges}
+
+
+def build_values_rules() -> str:
+    """What a template judges values by: the rules of values.schema.json, which it cannot read, and that no group of
+    values.yaml may be taken out."""
+    rules = _drop_descriptions(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["definitions"])
+    _require_groups(rules["values"], yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
+    return _dump({"definitions": rules})
+
+
+def _require_groups(schema: dict[str, Any], values: Mapping[str, Any]) -> None:
+    groups = {name: value for name, value in values.items() if isinstance(value, dict) and value}
+    parts = schema["properties"]
+    schema["required"] = sorted(name for name in groups if "null" not in parts[name].get("type", ()))
+    for name, value in groups.items():
+        if "properties" in parts[name]:
+            _require_groups(parts[name], value)
+
+
+def _drop_descriptions(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _drop_descriptions(each)
+        for name, each in schema.items()
+        if name != "description" or isinstance(each, dict)
+    }
+
+
+def _dump(document: Any) -> str:
+    """By way of JSON, because YAML would write what is there twice as a reference."""
+    return "# Made by k8s/render.py.\n" + yaml.safe_dump(json.loads(json.dumps(document)), width=120)
 
 
 def build_secrets_rows() -> str:
@@ -149,6 +198,7 @@ def _strip(text: str) -> str:
 def list_files() -> Iterator[tuple[Path, str]]:
     """Every file that this makes, and its text."""
     yield CHART / "files" / "settings.yaml", build_settings_table()
+    yield CHART / "files" / "values.yaml", build_values_rules()
     ours = {_name(text) for texts in render_chart(BASE).values() for text in texts}
     for place, values in PLACES.items():
         for name, texts in render_chart({**BASE, **values}).items():

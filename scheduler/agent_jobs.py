@@ -122,19 +122,19 @@ def _lower_limits(limits: ChainLimits, spec: JobSpec) -> JobSpec:
     cost = Decimal(limits.nano_usd) / _NANO if limits.nano_usd is not None else None
     return replace(
         spec,
-        iterations_max=_tightest(spec.iterations_max, limits.iterations),
-        tokens_max=_tightest(spec.tokens_max, limits.tokens),
-        tokens_per_day=_tightest(spec.tokens_per_day, limits.tokens),
-        cost_usd_max=_cheapest(spec.cost_usd_max, cost),
-        cost_usd_per_day=_cheapest(spec.cost_usd_per_day, cost),
+        iterations_max=_choose_tightest(spec.iterations_max, limits.iterations),
+        tokens_max=_choose_tightest(spec.tokens_max, limits.tokens),
+        tokens_per_day=_choose_tightest(spec.tokens_per_day, limits.tokens),
+        cost_usd_max=_choose_cheapest(spec.cost_usd_max, cost),
+        cost_usd_per_day=_choose_cheapest(spec.cost_usd_per_day, cost),
     )
 
 
-def _tightest(one: int | None, other: int | None) -> int | None:
+def _choose_tightest(one: int | None, other: int | None) -> int | None:
     return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
-def _cheapest(one: str | None, other: Decimal | None) -> str | None:
+def _choose_cheapest(one: str | None, other: Decimal | None) -> str | None:
     limits = [limit for limit in (Decimal(one) if one is not None else None, other) if limit is not None]
     return f"{min(limits):f}" if limits else None
 

@@ -139,7 +139,7 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         """Send the request for maintenance unless one waits already, however long it has waited. Returns whether the
         queue holds one."""
         assert self._client is not None
-        depths = self._client.publisher.depths()
+        depths = self._client.publisher.count_waiting()
         if depths is None:
             return False
         if depths[QueueName.SYSTEM.value] == 0:
@@ -187,7 +187,7 @@ class _Sweeping:
     def _run(self) -> None:
         while not self._end.wait(self._every_s):
             try:
-                depths = self._client.publisher.depths()
+                depths = self._client.publisher.count_waiting()
                 began = time.monotonic()
                 swept = None if self._is_in_worker else self._sweeper.sweep(depths)
                 self._repair_executions(depths)

@@ -38,7 +38,7 @@ class JobSpec:
 
     prompt: str
     schedule: Mapping[str, Any]
-    """The schedule as ``grammar.to_record`` writes it."""
+    """The schedule as ``grammar.write_record`` writes it."""
     deliver: Sequence[str] = ("local",)
     origin: Mapping[str, str] | None = None
     """Where the job came from, in Hermes Agent's form: ``platform``, ``chat_id``, ``thread_id`` and further facts about
@@ -219,7 +219,7 @@ def check_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 # --- one check per field ---------------------------------------------------------------------------------------------
 
 
-def _whole(low: int, high: int) -> Callable[[str, Any], int]:
+def _make_integer_check(low: int, high: int) -> Callable[[str, Any], int]:
     def check(name: str, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidJob(f"{name} must be a whole number from {low} to {high}.")
@@ -228,7 +228,7 @@ def _whole(low: int, high: int) -> Callable[[str, Any], int]:
     return check
 
 
-def _seconds(low: float, high: float) -> Callable[[str, Any], float]:
+def _make_seconds_check(low: float, high: float) -> Callable[[str, Any], float]:
     def check(name: str, value: Any) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
             raise InvalidJob(f"{name} must be a number of seconds from {low:g} to {high:g}.")
@@ -237,7 +237,7 @@ def _seconds(low: float, high: float) -> Callable[[str, Any], float]:
     return check
 
 
-def _one_of(*allowed: str) -> Callable[[str, Any], str]:
+def _make_choice_check(*allowed: str) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value not in allowed:
             raise InvalidJob(f"{name} must be one of {', '.join(allowed)}.")
@@ -246,7 +246,7 @@ def _one_of(*allowed: str) -> Callable[[str, Any], str]:
     return check
 
 
-def _form(pattern: str, words: str) -> Callable[[str, Any], str]:
+def _make_form_check(pattern: str, words: str) -> Callable[[str, Any], str]:
     expression = re.compile(pattern)
 
     def check(name: str, value: Any) -> str:
@@ -257,7 +257,7 @@ def _form(pattern: str, words: str) -> Callable[[str, Any], str]:
     return check
 
 
-def _list(item: Callable[[str, Any], str]) -> Callable[[str, Any], tuple[str, ...]]:
+def _build_list_check(item: Callable[[str, Any], str]) -> Callable[[str, Any], tuple[str, ...]]:
     def check(name: str, value: Any) -> tuple[str, ...]:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list | tuple) or len(items) > LIST_MAX:
@@ -267,13 +267,13 @@ def _list(item: Callable[[str, Any], str]) -> Callable[[str, Any], tuple[str, ..
     return check
 
 
-def _yes_or_no(name: str, value: Any) -> bool:
+def _check_yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidJob(f"{name} must be true or false.")
     return value
 
 
-def _dollars(name: str, value: Any) -> str:
+def _check_dollars(name: str, value: Any) -> str:
     try:
         amount = Decimal(str(value))
     except InvalidOperation:
@@ -283,7 +283,7 @@ def _dollars(name: str, value: Any) -> str:
     return str(amount)
 
 
-def _text(name: str, value: Any) -> str:
+def _check_text(name: str, value: Any) -> str:
     if not isinstance(value, str) or len(value) > 4_096 or "\x00" in value:
         raise InvalidJob(f"{name} must be text.")
     return value
@@ -294,7 +294,7 @@ ORIGIN_CHARS_MAX = 200
 _ORIGIN_FIELDS = ("platform", "chat_id", "chat_name", "thread_id", "user_id")
 
 
-def _origin(name: str, value: Any) -> Mapping[str, str]:
+def _check_origin(name: str, value: Any) -> Mapping[str, str]:
     """Check a chat, as a target or in Hermes Agent's fields."""
     if isinstance(value, Mapping):
         given = {key: str(part) for key, part in value.items() if part is not None}
@@ -304,7 +304,7 @@ def _origin(name: str, value: Any) -> Mapping[str, str]:
     else:
         given = {}
     try:
-        (reference,) = parse_targets(_text(name, value))
+        (reference,) = parse_targets(_check_text(name, value))
     except (TargetError, ValueError) as error:
         raise InvalidJob(f"{name} must be one chat, such as 'telegram:123': {error}") from error
     if not isinstance(reference, ChatRef) or find_platform(reference.target.platform) is None:
@@ -314,9 +314,9 @@ def _origin(name: str, value: Any) -> Mapping[str, str]:
     return {**given, **chat, **({"thread_id": target.thread} if target.thread else {})}
 
 
-def _base_url(name: str, value: Any) -> str:
+def _check_base_url(name: str, value: Any) -> str:
     try:
-        return parse_http_url(_text(name, value), UrlPolicy(allows_private=True)).url.rstrip("/")
+        return parse_http_url(_check_text(name, value), UrlPolicy(allows_private=True)).url.rstrip("/")
     except UnsafeUrl as error:
         raise InvalidJob(f"{name} cannot be used: {error}") from error
 
@@ -326,7 +326,7 @@ SCRIPT = r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9_. -]{0,99
 _SCRIPT = re.compile(SCRIPT)
 
 
-def _script(name: str, value: Any) -> str:
+def _check_script(name: str, value: Any) -> str:
     is_plain = isinstance(value, str) and _SCRIPT.fullmatch(value) is not None
     if not is_plain:
         raise InvalidJob("script must be the path of a file below the home directory's 'scripts', such as 'check.sh'.")
@@ -334,32 +334,32 @@ def _script(name: str, value: Any) -> str:
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "overlap": lambda name, value: Overlap(_one_of(*Overlap)(name, value)),
-    "catch_up": lambda name, value: CatchUp(_one_of(*CatchUp)(name, value)),
-    "misfire_grace_s": _whole(0, 86_400),
-    "failures_max": _whole(1, 1_000_000),
-    "iterations_per_day": _whole(1, 10**9),
-    "tokens_per_day": _whole(1, 10**15),
-    "cost_usd_per_day": _dollars,
-    "iterations_max": _whole(1, 100_000),
-    "tokens_max": _whole(1, 10**12),
-    "cost_usd_max": _dollars,
-    "wall_s_max": _seconds(1, 31 * 86_400),
-    "idle_s_max": _seconds(0, 31 * 86_400),
-    "approvals": _one_of("ask", "deny", "approve"),
-    "approval_s": _seconds(1, 31 * 86_400),
-    "network": _one_of("open", "proxy", "none"),
-    "model": _form(r"[\w.:/@+-]{1,200}", "the name of a model, without spaces"),
-    "provider": _form(r"[\w.:-]{1,64}", "the name of a provider"),
-    "base_url": _base_url,
-    "origin": _origin,
-    "toolsets": _list(_form(r"[\w.:-]{1,64}", "a list of toolset names")),
-    "directory": _text,
-    "skills": _list(_form(r"[A-Za-z0-9_][\w.:-]{0,99}", "a list of skill names")),
-    "script": _script,
-    "no_agent": _yes_or_no,
-    "context_from": _list(_form(r"[0-9a-f]{12}", "a list of job ids")),
-    "attach_to": _form(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}", "the id of a session"),
-    "wraps": _yes_or_no,
+    "overlap": lambda name, value: Overlap(_make_choice_check(*Overlap)(name, value)),
+    "catch_up": lambda name, value: CatchUp(_make_choice_check(*CatchUp)(name, value)),
+    "misfire_grace_s": _make_integer_check(0, 86_400),
+    "failures_max": _make_integer_check(1, 1_000_000),
+    "iterations_per_day": _make_integer_check(1, 10**9),
+    "tokens_per_day": _make_integer_check(1, 10**15),
+    "cost_usd_per_day": _check_dollars,
+    "iterations_max": _make_integer_check(1, 100_000),
+    "tokens_max": _make_integer_check(1, 10**12),
+    "cost_usd_max": _check_dollars,
+    "wall_s_max": _make_seconds_check(1, 31 * 86_400),
+    "idle_s_max": _make_seconds_check(0, 31 * 86_400),
+    "approvals": _make_choice_check("ask", "deny", "approve"),
+    "approval_s": _make_seconds_check(1, 31 * 86_400),
+    "network": _make_choice_check("open", "proxy", "none"),
+    "model": _make_form_check(r"[\w.:/@+-]{1,200}", "the name of a model, without spaces"),
+    "provider": _make_form_check(r"[\w.:-]{1,64}", "the name of a provider"),
+    "base_url": _check_base_url,
+    "origin": _check_origin,
+    "toolsets": _build_list_check(_make_form_check(r"[\w.:-]{1,64}", "a list of toolset names")),
+    "directory": _check_text,
+    "skills": _build_list_check(_make_form_check(r"[A-Za-z0-9_][\w.:-]{0,99}", "a list of skill names")),
+    "script": _check_script,
+    "no_agent": _check_yes_or_no,
+    "context_from": _build_list_check(_make_form_check(r"[0-9a-f]{12}", "a list of job ids")),
+    "attach_to": _make_form_check(r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}", "the id of a session"),
+    "wraps": _check_yes_or_no,
 }
 _DEFAULTS = {item.name: item.default for item in fields(JobSpec)}

@@ -84,14 +84,15 @@ def require_future(schedule: Schedule, now: datetime) -> datetime:
         return slot
     if isinstance(schedule.timing, Once):
         raise ScheduleError(
-            f"'{schedule.display}' is in the past, so the job would never run; give a time after {_minute(now)} UTC."
+            f"'{schedule.display}' is in the past, so the job would never run; "
+            f"give a time after {_format_minute(now)} UTC."
         )
     raise ScheduleError(f"'{schedule.display}' has no run left between its start and its end date; change the dates.")
 
 
 def parse_duration(text: str) -> timedelta:
     """Parse days, hours and minutes: ``30m``, ``2 hours``, ``1d12h``. Raises ``ScheduleError``."""
-    units = _duration_units(text.strip().lower())
+    units = _parse_duration_units(text.strip().lower())
     if units is None:
         raise _build_refusal(f"'{text}' is not a duration of days, hours and minutes such as '30m' or '1h30m'")
     return _build_duration(units, text)
@@ -154,22 +155,22 @@ def read_record(record: Mapping[str, Any], *, now: datetime, timezone: str = "UT
     zone = str(record.get("timezone") or timezone)
     options = ScheduleOptions(
         timezone=zone,
-        starts_at=_optional_timestamp(record.get("starts_at"), zone),
-        ends_at=_optional_timestamp(record.get("ends_at"), zone),
-        jitter_s=_whole_number(record.get("jitter_s", 0), "jitter_s"),
+        starts_at=_parse_optional_timestamp(record.get("starts_at"), zone),
+        ends_at=_parse_optional_timestamp(record.get("ends_at"), zone),
+        jitter_s=_require_whole_number(record.get("jitter_s", 0), "jitter_s"),
     )
     _check_options(options)
-    timing, display = _timing_from_record(record, now.astimezone(UTC), options)
+    timing, display = _parse_record_timing(record, now.astimezone(UTC), options)
     return _build_schedule(timing, str(record.get("display") or display), options)
 
 
-def _timing_from_record(record: Mapping[str, Any], now: datetime, options: ScheduleOptions) -> tuple[Timing, str]:
+def _parse_record_timing(record: Mapping[str, Any], now: datetime, options: ScheduleOptions) -> tuple[Timing, str]:
     match record.get("kind"):
         case "once":
             at = parse_timestamp(str(record.get("run_at")), options.timezone)
-            return Once(at=at), _once_display(at, options.timezone)
+            return Once(at=at), _format_once(at, options.timezone)
         case "interval":
-            minutes = _whole_number(record.get("minutes"), "minutes")
+            minutes = _require_whole_number(record.get("minutes"), "minutes")
             return _build_interval(_build_duration({"m": minutes}, f"{minutes}m"), now, options, record.get("first_at"))
         case "cron":
             return _parse_cron(str(record.get("expr")))
@@ -177,11 +178,11 @@ def _timing_from_record(record: Mapping[str, Any], now: datetime, options: Sched
             raise _build_refusal(f"A schedule record has the kind 'once', 'interval' or 'cron', not {kind!r}")
 
 
-def _optional_timestamp(value: object, timezone: str) -> datetime | None:
+def _parse_optional_timestamp(value: object, timezone: str) -> datetime | None:
     return None if value is None else parse_timestamp(str(value), timezone)
 
 
-def _whole_number(value: object, name: str) -> int:
+def _require_whole_number(value: object, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _build_refusal(f"'{name}' of a schedule record is a whole number, not {value!r}")
     return value
@@ -210,9 +211,9 @@ def _read(words: str, now: datetime, options: ScheduleOptions) -> tuple[Timing, 
         return _read_every(lowered[len("every") :].strip(), now, options)
     if _DATE.match(words):
         at = parse_timestamp(words, options.timezone)
-        return Once(at=at), _once_display(at, options.timezone)
+        return Once(at=at), _format_once(at, options.timezone)
     delay = lowered.removeprefix("in ")
-    if (units := _duration_units(delay)) is not None:
+    if (units := _parse_duration_units(delay)) is not None:
         return Once(at=now + _build_duration(units, delay)), f"once in {delay}"
     if _CRON_START.fullmatch(words.split()[0]) and " " in words:
         return _parse_cron(words)
@@ -233,7 +234,7 @@ def _read_every(rest: str, now: datetime, options: ScheduleOptions) -> tuple[Tim
         raise _build_refusal("'every' needs an interval or a day after it")
     if rest in ("minute", "hour"):
         rest = f"1 {rest}"
-    if (units := _duration_units(rest)) is not None:
+    if (units := _parse_duration_units(rest)) is not None:
         return _build_interval(_build_duration(units, rest), now, options)
     return _read_days(rest)
 
@@ -242,7 +243,7 @@ def _build_interval(
     period: timedelta, now: datetime, options: ScheduleOptions, first_at: object = None
 ) -> tuple[Timing, str]:
     """Build an interval: its first run comes one period from now, or at the start date."""
-    first = _optional_timestamp(first_at, options.timezone) or options.starts_at or now + period
+    first = _parse_optional_timestamp(first_at, options.timezone) or options.starts_at or now + period
     return Every(first_at=first, period=period), f"every {period // timedelta(minutes=1)}m"
 
 
@@ -327,7 +328,7 @@ def _check_comes(fields: CronFields, expression: str) -> None:
         raise _build_refusal(f"'{expression}' names a date that never comes")
 
 
-def _duration_units(text: str) -> dict[str, int] | None:
+def _parse_duration_units(text: str) -> dict[str, int] | None:
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         return None
@@ -363,15 +364,16 @@ def _check_options(options: ScheduleOptions) -> None:
         raise ScheduleError(f"A jitter of {options.jitter_s} s is not possible; write 0 to {JITTER_S_MAX} seconds.")
     if options.starts_at and options.ends_at and options.ends_at < options.starts_at:
         raise ScheduleError(
-            f"The end date {_minute(options.ends_at)} lies before the start date {_minute(options.starts_at)} (UTC)."
+            f"The end date {_format_minute(options.ends_at)} lies before the start date "
+            f"{_format_minute(options.starts_at)} (UTC)."
         )
 
 
-def _once_display(at: datetime, timezone: str) -> str:
+def _format_once(at: datetime, timezone: str) -> str:
     return f"once at {at.astimezone(load_zone(timezone)):%Y-%m-%d %H:%M}"
 
 
-def _minute(instant: datetime) -> str:
+def _format_minute(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 

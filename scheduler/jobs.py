@@ -85,11 +85,11 @@ def create(
     _require_known(jobs, spec)
     name = check_name(request.name or choose_default_name(spec.prompt, tuple(spec.skills), spec.script))
 
-    def place(job_id: str, now: float) -> JobProgress:
+    def start_place(job_id: str, now: float) -> JobProgress:
         state = policy.JobState(id=job_id, schedule=schedule, next_slot=None, next_fire_at=None, times=spec.times)
         return build_place(policy.start_job(state, to_instant(now)))
 
-    return jobs.create(name, spec.to_json(), place)
+    return jobs.create(name, spec.to_json(), start_place)
 
 
 def edit(
@@ -173,26 +173,28 @@ def has_limits(spec: JobSpec) -> bool:
 
 def pause(jobs: Jobs, reference: str, reason: str | None = None) -> JobRow:
     """Pause a job: nothing comes due until it is resumed. Raises ``JobNotFound``."""
-    return _place(jobs, reference, lambda state, now: policy.pause_job(state, reason))
+    return _change_place(jobs, reference, lambda state, now: policy.pause_job(state, reason))
 
 
 def resume(jobs: Jobs, reference: str) -> JobRow:
     """Resume a job. Raises ``JobNotFound``, ``ScheduleError`` when it has no slot left."""
-    return _place(jobs, reference, policy.resume_job)
+    return _change_place(jobs, reference, policy.resume_job)
 
 
 def run_now(jobs: Jobs, reference: str) -> JobRow:
     """Make a job due at the next tick, whatever its schedule says. Raises ``JobNotFound``, ``ScheduleError``."""
-    return _place(jobs, reference, policy.trigger_job)
+    return _change_place(jobs, reference, policy.trigger_job)
 
 
-def _place(jobs: Jobs, reference: str, change: Callable[[policy.JobState, datetime], policy.JobChanges]) -> JobRow:
-    def made(row: JobRow, now: float) -> JobEdit:
+def _change_place(
+    jobs: Jobs, reference: str, change: Callable[[policy.JobState, datetime], policy.JobChanges]
+) -> JobRow:
+    def edit_place(row: JobRow, now: float) -> JobEdit:
         return JobEdit(
             place=build_place(change(build_state(row, JobSpec.from_json(row.definition), now), to_instant(now)))
         )
 
-    return jobs.change(reference, made)
+    return jobs.change(reference, edit_place)
 
 
 def build_state(row: JobRow, spec: JobSpec, now: float) -> policy.JobState:
@@ -280,12 +282,12 @@ def build_job_document(row: JobRow) -> dict[str, Any]:
         "overlap": spec.overlap.value,
         "catch_up": spec.catch_up.value,
         **{name: getattr(spec, name) for name in _LIMITS},
-        "created_at": _iso(row.created_at),
-        "next_run_at": _iso(row.next_slot),
-        "last_run_at": _iso(row.last_run_at),
+        "created_at": _format_iso(row.created_at),
+        "next_run_at": _format_iso(row.next_slot),
+        "last_run_at": _format_iso(row.last_run_at),
         "last_status": row.last_status,
         "last_error": row.last_error,
-        "paused_at": _iso(row.paused_at),
+        "paused_at": _format_iso(row.paused_at),
         "paused_reason": row.paused_reason,
     }
 
@@ -294,18 +296,18 @@ def build_firing_object(view: FiringView) -> dict[str, Any]:
     """Write a row of the slot ledger as JSON; ``slot`` is the cursor of the next page."""
     return {
         "slot": view.slot,
-        "slot_at": _iso(view.slot),
+        "slot_at": _format_iso(view.slot),
         "outcome": view.outcome,
         "reason": view.reason,
-        "settled_at": _iso(view.settled_at),
+        "settled_at": _format_iso(view.settled_at),
         "is_waiting": view.is_waiting,
         "run_id": view.run_id,
         "run_status": view.run_status,
         "execution": view.execution,
         "remark": view.remark,
-        "ended_at": _iso(view.ended_at),
+        "ended_at": _format_iso(view.ended_at),
     }
 
 
-def _iso(at: float | None) -> str | None:
+def _format_iso(at: float | None) -> str | None:
     return to_instant(at).isoformat() if at is not None else None

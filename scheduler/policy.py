@@ -87,7 +87,8 @@ class JobPolicy:
     """Runs that may wait under ``queue_all``."""
     catch_up: CatchUp = CatchUp.ONE
     misfire_grace_s: int | None = None
-    """How late a slot may start and still be an ordinary run; ``None`` for Hermes Agent's rule, ``schedule.grace``."""
+    """How late a slot may start and still be an ordinary run; ``None`` for Hermes Agent's rule,
+    ``schedule.compute_grace``."""
     daily_budget: DailyBudget = field(default_factory=DailyBudget)
     failures_max: int | None = None
     """Consecutive failures after which the job is paused; ``None`` for never."""

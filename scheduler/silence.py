@@ -53,7 +53,7 @@ def render_delivery(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = Tr
     """Write the text for the targets of the job; ``None`` when there is nothing to send."""
     if outcome.failure is not None:
         summary = summarize_failure(outcome.failure, outcome.failure_kind)
-        content = f"⚠️ Job '{_one_line(job.name)}' failed: {summary}"
+        content = f"⚠️ Job '{_flatten_text(job.name)}' failed: {summary}"
     elif is_silent(outcome.response):
         return None
     else:
@@ -63,7 +63,7 @@ def render_delivery(job: JobLabel, outcome: JobOutcome, *, is_wrapped: bool = Tr
 
 def wrap_content(job: JobLabel, content: str) -> str:
     """Put ``content`` between a header that names the job and a line that tells how to stop it."""
-    header = f"Cronjob Response: {_one_line(job.name)}\n(job_id: {job.id})\n{RULE}"
+    header = f"Cronjob Response: {_flatten_text(job.name)}\n(job_id: {job.id})\n{RULE}"
     return f"{header}\n\n{content}\n\nTo stop this job: hermes-worker cron remove {job.id}"
 
 
@@ -75,7 +75,7 @@ def summarize_failure(message: str, kind: FailureKind | None = None) -> str:
     for pattern, words in _KNOWN_MESSAGES:
         if pattern.search(message):
             return words
-    return _shorten(_EXCEPTION_PREFIX.sub("", _one_line(message))) or "no reason was given"
+    return _shorten(_EXCEPTION_PREFIX.sub("", _flatten_text(message))) or "no reason was given"
 
 
 _WEEKLY_LIMIT = "the weekly limit of the model provider is used up; it resets by itself"
@@ -110,5 +110,5 @@ def _shorten(text: str) -> str:
     return text if len(text) <= SUMMARY_CHARS_MAX else text[: SUMMARY_CHARS_MAX - 1].rstrip() + "…"
 
 
-def _one_line(text: str) -> str:
+def _flatten_text(text: str) -> str:
     return " ".join(text.split())

@@ -20,7 +20,7 @@ Most slots make their run at once. A job with a script or skills takes two steps
 | worker | claims it, runs the script, stores the texts once (``hermes_worker.tasks.jobs.collect``) | collected |
 | scheduler | ``decide_follow_up``: builds the prompt from the texts, or finds nothing to do | run 7, or ended with a
 remark | | sweeper, worker | run 7 ends | run ended, not counted |
-| scheduler | ``after_run``: counts success or failure for the job, frees a waiting run | counted |
+| scheduler | ``decide_after_run``: counts success or failure for the job, frees a waiting run | counted |
 
 Each step is taken by compare-and-set, so a tick that dies leaves it to the next one. Lists are worked off in random
 order: schedulers seldom meet, and a job on which our code breaks does not hold up the others for ever. A stored job
@@ -104,7 +104,7 @@ FOLLOWED_MAX = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickResult:
-    """The result of one tick."""
+    """The slots that one look of the scheduler settled."""
 
     settled: SettledJobs
     has_more: bool
@@ -128,7 +128,7 @@ def tick(
     settled = SettledJobs()
     ended = _shuffle(jobs.list_ended())
     for batch in _split_into_batches([pk for pk, has_run in ended if has_run], at_once):
-        settled += SettledJobs(hints=jobs.count_ended_runs(batch, after_run))
+        settled += SettledJobs(hints=jobs.count_ended_runs(batch, decide_after_run))
     collected = [pk for pk, has_run in ended if not has_run]
     for pk in collected[:FOLLOWED_MAX]:
         settled += _follow_up_firing(gathering, pk, settings)
@@ -202,13 +202,13 @@ class _Gathering:
 def _gather_skills(shelf: SkillLibrary, tenant: str) -> dict[str, Any]:
     now = shelf.find_offered(tenant)
 
-    def stored(digest: str) -> OfferedSkills:
+    def find_stored(digest: str) -> OfferedSkills:
         try:
             return shelf.find_stored(tenant, digest)
         except SkillError:
             return now  # more than a day has passed; the texts are in the prompt all the same
 
-    return {"skills": now, "stored_skills": stored}
+    return {"skills": now, "stored_skills": find_stored}
 
 
 def _settle_batch(gathering: _Gathering, pks: Sequence[int], settings: Settings) -> SettledJobs:
@@ -547,7 +547,7 @@ def _end_firing(
 # --- what ended ------------------------------------------------------------------------------------------------------
 
 
-def after_run(row: JobRow, ended: EndedRun) -> JobAfter:
+def decide_after_run(row: JobRow, ended: EndedRun) -> JobAfter:
     """Decide what the end of a run changes in its job."""
     try:
         spec = JobSpec.from_json(row.definition)

@@ -20,6 +20,7 @@ import redis
 from support.postgres import PostgresFarm, postgres_farm
 from support.programs import add_missing_programs
 from support.quick import TESTS, holds_quick_tests, is_quick, refuse_processes_and_servers
+from support.samples import leave_one_database_to_the_night
 from support.statements import share_compiled_statements
 from support.valkey import administrator, emptied, valkey_server
 
@@ -78,6 +79,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_one_database_to_the_night(items)
     for item in items:
         if is_quick(item):
             item.add_marker("quick")
@@ -191,7 +193,7 @@ def shared_postgres_farm() -> Iterator[PostgresFarm]:
 
 @pytest.fixture
 def own_postgres(shared_postgres_farm: PostgresFarm) -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server that this test may ``kill``, ``stop`` and ``start``. ``url()`` names its database."""
+    """A PostgreSQL server that this test may ``kill``, ``stop`` and ``start``. ``build_url()`` names its database."""
     with shared_postgres_farm.own_server() as server:
         yield server
 

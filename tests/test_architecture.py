@@ -325,7 +325,6 @@ THEMSELVES = {
     "copies": "status and up say of a home that it is a copy, whatever runs there",
     "init": "it tries a provider and a target before anything runs",
     "mcp_logins": "it keeps what a browser of this machine brought",
-    "models": "it says which model this machine's settings name",
     "options": "it begins processes of the fleet with the configuration of the fleet",
     "preflight": "it looks at credentials of this machine",
     "records": "of run and workspaces",
@@ -415,10 +414,10 @@ _DECLARES = {"builtin", "catalog"}
 def test_who_only_tells_of_tools_and_providers_loads_none(role: str) -> None:
     """Declarations load everywhere, implementations where they run."""
     code = (
-        f"import sys, {role}; from hermes_worker.agent.tools.catalog import declared_catalog\n"
+        f"import sys, {role}; from hermes_worker.agent.tools.catalog import get_declared_catalog\n"
         "from hermes_worker.models.catalog import find_provider\n"
         "from hermes_worker.channels.catalog import find_platform\n"
-        "assert declared_catalog().spec('terminal') and find_provider('openai') and find_platform('slack')\n"
+        "assert get_declared_catalog().get_spec('terminal') and find_provider('openai') and find_platform('slack')\n"
         f"ours = [name for name in sys.modules if name.startswith({_RUNS_HERE!r})]\n"
         f"found = [name for name in ours if name.rpartition('.')[2] not in {_DECLARES!r}]\n"
         "found += {'PIL', 'hermes_worker.workspaces.local', 'hermes_worker.agent.fetching'} & set(sys.modules)\n"
@@ -461,7 +460,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert [longer for file in ours for longer in file.long_functions] == []
 
 
-_MADE_ELSEWHERE = {"entry.py", "warm_commands.py"}
+_MADE_ELSEWHERE = {"entry.py", "warm_server.py"}
 """Files that make names of modules out of rows (commands, wires) which tests load one by one."""
 
 

@@ -54,11 +54,11 @@ ROLES: dict[str, tuple[ProcessRole, ...]] = {
     "mcp-host": (ProcessRole.MCP,),
     "browser": (ProcessRole.BROWSER,),
 }
-DOCUMENT: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+DOCUMENT: dict[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), yaml.CSafeLoader)
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 ALL = pytest.mark.parametrize("name", sorted(SERVICES))
 PASSWORDS = {"POSTGRES_PASSWORD", "VALKEY_PASSWORD", "GRAFANA_PASSWORD", "GRAFANA_DATABASE_PASSWORD"}
-CHOOSING = {"TOOLS_SECRETS", "MCP_SECRETS"}
+CHOOSING = {"MODEL_SECRETS", "TOOLS_SECRETS", "MCP_SECRETS"}
 """What only compose knows; everything else that it hands on is a setting or a variable of a channel."""
 HAND_BACK_S = 15
 """What a worker has, after its drain, to hand back the rest and to end."""
@@ -83,19 +83,21 @@ def test_the_file_is_what_the_compose_specification_describes() -> None:
 
 def composed(directory: Path, dotenv: str) -> dict[str, Any]:
     """The file as Docker's own Compose understands it, with this ``.env``."""
-    file = directory / ".env"
-    file.write_text(dotenv, encoding="utf-8")
-    done = subprocess.run(
-        [program("docker-compose"), f"--file={FILE}", f"--env-file={file}", "--profile=*", "config", "--format=json"],
-        capture_output=True,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    done = read_by_compose(directory, dotenv)
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
+def read_by_compose(directory: Path, dotenv: str) -> subprocess.CompletedProcess[str]:
+    file = directory / ".env"
+    file.write_text(dotenv, encoding="utf-8")
+    command = [program("docker-compose"), f"--file={FILE}", f"--env-file={file}", "--profile=*", "config"]
+    return subprocess.run([*command, "--format=json"], capture_output=True, encoding="utf-8")
+
+
 def test_compose_itself_reads_it_and_finds_the_same_services(tmp_path: Path) -> None:
-    assert set(composed(tmp_path, "HERMES_MODEL=m\n")["services"]) == set(SERVICES)
+    assert set(composed(tmp_path, write_passwords())["services"]) == set(SERVICES)
 
 
 def test_there_are_the_services_of_a_deployment() -> None:
@@ -205,7 +207,9 @@ NOT_FROM_DOTENV = (
 
 def test_every_setting_can_stand_in_dotenv() -> None:
     """One that is new belongs into ``x-settings`` of compose.yaml; a secret one into the job ``secrets`` as well."""
-    given = {variable.removesuffix("_FILE") for name in OURS for variable in SERVICES[name]["environment"]}
+    given = {variable for name in OURS for variable in SERVICES[name]["environment"]}.union(
+        *writer()["VOLUMES"].values()
+    )
     wanted = {row.variable for row in describe_settings() if not row.key.startswith(NOT_FROM_DOTENV)}
     assert wanted - given == set()
 
@@ -216,7 +220,9 @@ def settings_variables() -> frozenset[str]:
 
 def channel_variables() -> frozenset[str]:
     """Those that are no secret: addresses, names and home channels."""
-    named = {variable for adapter in adapters.load_adapters().values() for variable in adapter.variables.values()}
+    named = {
+        variable for adapter in adapters.load_adapters().values() for variable in adapter.sending.variables.values()
+    }
     listened = load_receivers()
     named |= {variable for one in listened.values() for variable in one.receiving.variables.values()}
     named |= {
@@ -245,14 +251,22 @@ def test_every_variable_of_a_service_is_one_that_the_product_knows(name: str) ->
 @pytest.mark.parametrize("name", sorted(ROLES))
 def test_a_service_gets_each_secret_of_its_roles_by_file_and_no_other(name: str) -> None:
     environment = SERVICES[name]["environment"]
-    files = {variable: path for variable, path in environment.items() if variable.endswith("_FILE")}
-    assert files == {variable: f"/run/secrets/{variable.removesuffix('_FILE')}" for variable in files}
-    assert not {variable for variable in environment if variable not in files and is_secret_variable(variable)}
-    held = {variable.removesuffix("_FILE") for variable in files}
+    assert environment[DIRECTORIES] == "/run/secrets"
+    assert not {variable for variable in environment if is_secret_variable(variable)}
+    held = writer()["VOLUMES"][name_volume(name)]
     needed = {row.variables[0] for row in SECRET_SETTINGS if not row.roles.isdisjoint(ROLES[name])}
     unneeded = {"HERMES_OBJECT_STORAGE_SECRET_KEY"} if name == "migrate" else set()  # it opens no files
     assert needed - unneeded <= held
-    assert {variable for variable in held if owners_of(variable).isdisjoint(ROLES[name])} == set()
+    # The scheduler, the hosts of browsers and the migration share a volume.
+    roles = {role for other in ROLES if name_volume(other) == name_volume(name) for role in ROLES[other]}
+    assert {variable for variable in held if owners_of(variable).isdisjoint(roles)} == set()
+
+
+def name_volume(name: str) -> str:
+    """The volume that a service finds its secrets in."""
+    mounts = [volume for volume in SERVICES[name]["volumes"] if volume.endswith(":/run/secrets:ro")]
+    assert len(mounts) == 1, mounts
+    return str(mounts[0]).removesuffix(":/run/secrets:ro").removeprefix("secrets-")
 
 
 def owners_of(variable: str) -> frozenset[ProcessRole]:
@@ -260,12 +274,9 @@ def owners_of(variable: str) -> frozenset[ProcessRole]:
     return frozenset(ProcessRole(role) for role in declared) | (find_owners(variable, "x") or frozenset())
 
 
-@pytest.mark.parametrize("name", ["api", "gateway"])
-def test_a_service_gets_what_it_listens_to_accounts_with(name: str) -> None:
-    """A platform that is new belongs into these services and into the job ``secrets``."""
-    files = {variable.removesuffix("_FILE") for variable in SERVICES[name]["environment"] if variable.endswith("_FILE")}
-    assert files == writer()["VOLUMES"][name]
-    assert {"api": "SLACK_SIGNING_SECRET", "gateway": "TELEGRAM_BOT_TOKEN"}[name] in files
+def test_a_service_gets_what_it_listens_to_accounts_with() -> None:
+    held = writer()["VOLUMES"]
+    assert "SLACK_SIGNING_SECRET" in held["api"] and "TELEGRAM_BOT_TOKEN" in held["gateway"]
 
 
 def is_secret_variable(variable: str) -> bool:
@@ -304,7 +315,7 @@ def test_the_job_is_given_what_it_writes_and_each_service_what_it_names() -> Non
             wanted = {
                 f"{volume.removeprefix('secrets-')}/{file}" for file in re.findall(r"/run/secrets/(\w[\w.]*)", said)
             }
-            assert wanted and wanted <= set(files), name
+            assert (wanted or DIRECTORIES in service["environment"]) and wanted <= set(files), name
 
 
 def test_the_api_gets_the_token_of_sms_only_where_sms_come_to_it() -> None:
@@ -335,6 +346,20 @@ def test_a_tools_worker_gets_the_secrets_that_dotenv_names_for_it_and_no_other_d
     assert not (tmp_path / "tools/MEM0_API_KEY").exists(), "what is named no more goes"
 
 
+def test_a_model_worker_gets_the_keys_that_only_a_fallback_names(tmp_path: Path) -> None:
+    files = written_files({**NEEDED, "MODEL_SECRETS": "GROQ_TEAM_API_KEY", "GROQ_TEAM_API_KEY": "g"})
+    assert [file for file in files if file.endswith("GROQ_TEAM_API_KEY")] == ["model/GROQ_TEAM_API_KEY"]
+    for volume in {file.partition("/")[0] for file in files}:
+        (tmp_path / volume).mkdir()
+    writer()["write"](files, tmp_path)
+    given = {
+        DIRECTORIES: str(tmp_path / "model"),
+        "HERMES_FALLBACK_PROVIDERS": "groq:openai/gpt-oss-120b$GROQ_TEAM_API_KEY",
+    }
+    settings = load_settings(given, home=tmp_path / "home")
+    assert settings.model.vendor_keys["GROQ_TEAM_API_KEY"].reveal() == "g"
+
+
 def test_what_cannot_be_given_to_a_tools_worker_is_one_sentence() -> None:
     with pytest.raises(
         ValueError, match=r"^TOOLS_SECRETS names HERMES_MCP_TICKETS_TOKEN, which is not set in \.env\.$"
@@ -350,6 +375,17 @@ def test_a_password_that_is_missing_is_one_sentence(name: str) -> None:
         written_files({**NEEDED, name: ""})
 
 
+def write_passwords(*, without: str = "") -> str:
+    return "".join(f"{name}=secret\n" for name in writer()["REQUIRED"] if name != without)
+
+
+@pytest.mark.parametrize("name", sorted(writer()["REQUIRED"]))
+def test_compose_stops_at_a_missing_password_before_it_touches_what_runs(name: str, tmp_path: Path) -> None:
+    done = read_by_compose(tmp_path, write_passwords(without=name))
+    assert done.returncode != 0
+    assert f"{name} is missing a value: README.md has a loop that makes all passwords" in done.stderr
+
+
 def test_odd_passwords_of_dotenv_arrive_as_they_are(tmp_path: Path) -> None:
     """From ``.env`` through Docker's own Compose and the job to the settings of a role, and to the two servers."""
     quoted = {name: value.replace("'", "\\'") for name, value in NEEDED.items()}
@@ -362,8 +398,7 @@ def test_odd_passwords_of_dotenv_arrive_as_they_are(tmp_path: Path) -> None:
     for file, content in written_files(environ).items():
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(content, encoding="utf-8")
-    named = {f"{file.name}_FILE": str(file) for file in (tmp_path / "api").iterdir()}
-    settings = load_settings(named, home=tmp_path / "home")
+    settings = load_settings({DIRECTORIES: str(tmp_path / "api")}, home=tmp_path / "home")
 
     assert settings.server.key is not None and settings.server.key.reveal() == KEY
     assert [secret.reveal() for secret in settings.secrets].count(ODD) == 2
@@ -451,7 +486,7 @@ def test_the_images_are_pinned_by_the_block_of_the_readme(tmp_path: Path) -> Non
     )
     stand_in.chmod(0o755)
     shutil.copy(COMPOSE / ".env.example", tmp_path)
-    (tmp_path / ".env").write_text("HERMES_MODEL=m\nPOSTGRES_IMAGE=registry.example/postgres:17\n")
+    (tmp_path / ".env").write_text(write_passwords() + "HERMES_MODEL=m\nPOSTGRES_IMAGE=registry.example/postgres:17\n")
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for _ in range(2):  # again, for newer ones
         subprocess.run(["bash", "-euc", block], cwd=tmp_path, env=environ, check=True)

@@ -13,6 +13,7 @@ import yaml
 from support.commandline import find_command
 
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
+from hermes_worker.store.tables import metadata
 
 pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
 
@@ -80,11 +81,33 @@ def test_the_readme_is_read_in_three_minutes() -> None:
     assert len(prose.split()) < 3 * 230
 
 
-def test_every_file_that_the_architecture_names_is_there() -> None:
-    named = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE))
-    assert len(named) > 10
-    places = (ROOT, PACKAGE, PACKAGE / "channels", ROOT / "scheduler")
-    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+def test_every_place_that_the_architecture_names_is_there() -> None:
+    """Paths of files and folders, modules and what stands in them (``core.effects.list_outstanding``), and columns."""
+    paths = set(re.findall(r"`([\w.-]+/[\w./-]+)`", ARCHITECTURE)) - {"HOME/hooks", "hermes_worker/features/NAME"}
+    modules = {
+        name for name in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", ARCHITECTURE) if "." in name.removesuffix(".py")
+    }
+    modules -= {"provider_rows.toml", "platform_rows.toml"}
+    assert len(paths) > 100 and len(modules) > 10
+    assert [path for path in sorted(paths) if not is_path(path)] == []
+    assert [name for name in sorted(modules) if not (is_path(name) or is_defined(name) or is_column(name))] == []
+
+
+def is_path(name: str) -> bool:
+    places = [place / name for place in (ROOT, PACKAGE, ROOT / "scheduler")]
+    return any(place.exists() or place.with_name(f"{place.name}.py").exists() for place in places)
+
+
+def is_defined(name: str) -> bool:
+    *module, last = name.split(".")
+    path = PACKAGE.joinpath(*module).with_suffix(".py")
+    found = re.search(rf"^(?:def |class )?{last}\b", path.read_text("utf-8"), re.MULTILINE) if path.exists() else None
+    return found is not None or is_path("/".join([*module, last]))
+
+
+def is_column(name: str) -> bool:
+    table, _, column = name.partition(".")
+    return table in metadata.tables and column in metadata.tables[table].c
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
@@ -105,6 +128,8 @@ def committed_texts() -> Iterator[tuple[str, str]]:
 
 _ELSEWHERE = re.compile(r"\b(?:loop|around|reference),? [§]|\breference, (?:loop|around)", re.IGNORECASE)
 """Citations of documents that are not in the repository."""
+_CLASS = re.compile(r"^class (\w+)(?:\(([^)]*)\))?:\n((?:[ \t][^\n]*\n|\n)+)", re.MULTILINE)
+_TRIPLE_QUOTED = re.compile(r'"""(?:.|\n)*?"""')
 _CITATION = re.compile(r'(docs/[a-z-]+\.md), ("[^"]+"(?:(?: and|,) "[^"]+")*)')
 
 
@@ -120,6 +145,33 @@ def test_every_page_that_the_product_cites_is_there() -> None:
         for page in re.findall(r"docs/[a-z-]+\.md", text)
     }
     assert [page for page in sorted(cited) if not (ROOT / page).exists()] == []
+
+
+def test_every_member_and_private_name_that_a_docstring_names_is_there() -> None:
+    """``Sandbox.find_backend`` in a docstring: a rename that leaves the old name there makes the docstring a riddle."""
+    texts = [
+        path.read_text(encoding="utf-8") for folder in (PACKAGE, ROOT / "scheduler") for path in folder.rglob("*.py")
+    ]
+    classes: dict[str, list[tuple[str, str]]] = {}
+    for text in texts:
+        for name, bases, body in _CLASS.findall(text):
+            classes.setdefault(name, []).append((bases, body))
+
+    def has_member(name: str, member: str) -> bool:
+        is_set = re.compile(rf"\bdef {member}\b|^ +(?:self\.)?{member}(?::| =)", re.MULTILINE)
+        return any(
+            is_set.search(body) or any(has_member(base, member) for base in re.findall(r"\w+", bases))
+            for bases, body in classes.get(name, ())
+        )
+
+    named = {pair for text in texts for pair in re.findall(r"``([A-Z]\w+)\.([a-z]\w*)", text) if pair[0] in classes}
+    named.remove(("Target", "attachToBrowserTarget"))  # Chromium's
+    assert len(named) > 20
+    assert [pair for pair in sorted(named) if not has_member(*pair)] == []
+
+    private = {name for text in texts for name in re.findall(r"``(?:\w+\.)*(_[A-Za-z]\w+)\b", text)}
+    there = set(re.findall(r"\b_\w+\b", _TRIPLE_QUOTED.sub("", "\n".join(texts))))
+    assert private - there == {"_pg3_7", "_base_client"}  # psycopg's, and an SDK's
 
 
 def test_every_section_that_code_cites_is_there() -> None:

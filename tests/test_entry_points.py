@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.samples import take_turns
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hermes_worker", "scheduler")
@@ -135,9 +136,8 @@ def test_a_command_begins_before_it_does_anything(name: str) -> None:
     assert said_by(scripts()[name], "doctor", program=CALL_SCRIPT) == "begun"
 
 
-@pytest.mark.parametrize("name", CELERY_APPS)
-@pytest.mark.parametrize("program", ["celery", "python -m celery"])
-def test_celerys_program_begins_before_it_does_anything(name: str, program: str) -> None:
+@pytest.mark.parametrize(("program", "name"), take_turns(["celery", "python -m celery"], CELERY_APPS))
+def test_celerys_program_begins_before_it_does_anything(program: str, name: str) -> None:
     called = RUN_MODULE if program != "celery" else CALL_SCRIPT.replace("sys.argv[0]", "'celery.__main__:main'")
     said = said_by("celery", "-A", name, "report", program=called)
     assert said.endswith("begun"), said

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hermes_worker import installed
-from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.agent.tools.catalog import get_declared_catalog
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import (
@@ -33,7 +33,7 @@ from hermes_worker.extension import (
     fold_extensions,
     load_reference,
 )
-from hermes_worker.models.catalog import ProviderRow, find_provider, provider_rows
+from hermes_worker.models.catalog import ProviderRow, find_provider, list_provider_rows
 from hermes_worker.plugins import list_brought
 
 ROOT = Path(__file__).parents[1]
@@ -101,21 +101,21 @@ def test_what_is_built_in_can_be_together() -> None:
 
 def test_an_extension_adds_to_what_is_built_in() -> None:
     installed.put_in_force(fold_extensions((*installed.load_built_in(), ACME)))
-    assert declared_catalog().spec("look") is ACME.tools[0].spec
+    assert get_declared_catalog().get_spec("look") is ACME.tools[0].spec
     assert find_provider(" AC ") is ACME.providers[0]
-    assert "todo" in declared_catalog().names
-    assert "openai" in provider_rows()
+    assert "todo" in get_declared_catalog().names
+    assert "openai" in list_provider_rows()
     installed.put_in_force(None)
     assert find_provider("ac") is None
-    assert "look" not in declared_catalog().names
+    assert "look" not in get_declared_catalog().names
 
 
 def test_its_tools_are_in_sessions_that_name_no_toolset() -> None:
     installed.put_in_force(fold_extensions((*installed.load_built_in(), ACME)))
     for usual in ("hermes-cli", "hermes-api-server", "hermes-cron", "acme"):
-        assert "look" in declared_catalog().resolve([usual])
-    assert "look" not in declared_catalog().resolve(["hermes-webhook"])
-    assert "look" not in declared_catalog().resolve(["safe"])
+        assert "look" in get_declared_catalog().resolve([usual])
+    assert "look" not in get_declared_catalog().resolve(["hermes-webhook"])
+    assert "look" not in get_declared_catalog().resolve(["safe"])
 
 
 @pytest.mark.parametrize(

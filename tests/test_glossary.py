@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 from support.documents import load_maker
+from support.function_names import VerbRule, list_functions
 
 from hermes_worker.cli.entry import commands
 
@@ -36,6 +37,10 @@ TEXTS = re.findall(r'"([^"]+)"', REPLACED)
 INSIDE = re.findall(r"\*(\w+)\*", WORDS.partition("People read of none of these")[2].partition("\n\n")[0])
 
 
+VERBS = frozenset((ROOT / "tests" / "verbs.txt").read_text(encoding="ascii").split())
+"""What the name of a function may begin with. Some are nouns too: read them as verbs."""
+
+
 def spell_name(name: str) -> str:
     """Spell a name as words with underscores: ``_TurnClaim`` becomes ``turn_claim``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip("_")).lower()
@@ -54,6 +59,15 @@ def names_of(path: Path) -> Iterator[str]:
                 yield name
             case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
                 yield name
+
+
+def name_module(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+
+
+@cache
+def make_verb_rule() -> VerbRule:
+    return VerbRule(VERBS, [parse(path) for path in CODE])
 
 
 @cache
@@ -106,6 +120,53 @@ def test_a_replaced_name_is_refused_however_it_is_written(name: str) -> None:
 def test_no_name_is_one_that_a_word_of_the_glossary_replaced() -> None:
     refused = {path.relative_to(ROOT).as_posix(): sorted(filter(is_refused, set(names_of(path)))) for path in CODE}
     assert {place: names for place, names in refused.items() if names} == {}
+
+
+def test_a_function_is_called_by_a_verb() -> None:
+    """``render_text``, not ``text``; ``tests/support/function_names.py`` says what else a function may be called."""
+    rule = make_verb_rule()
+    found = {
+        path.relative_to(ROOT).as_posix(): [
+            each.node.name for each in list_functions(name_module(path), parse(path)) if rule.is_broken(each)
+        ]
+        for path in CODE
+        if "versions" not in path.parts  # migrations are not touched any more
+    }
+    assert {place: names for place, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "def text(): ...",
+        "def _limit_of(row: Row) -> int: ...",
+        "class A:\n def files(self): ...",
+        "def make():\n def inner(): ...\n return inner",
+        "def ready() -> bool: ...",
+        "@lru_cache(maxsize=4)\ndef catalog(): ...",
+    ],
+)
+def test_a_name_without_a_verb_is_found_wherever_it_stands(given: str) -> None:
+    rule = make_verb_rule()
+    assert any(rule.is_broken(each) for each in list_functions("hermes_worker.core.run", ast.parse(given)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "def _render_text(): ...",
+        "def to_row(): ...",
+        "def _holds_marker(text: str) -> bool: ...",
+        "class A:\n @property\n def text(self): ...",
+        "@contextmanager\ndef session(): ...",
+        "@router.get('/v1/runs')\ndef runs(): ...",
+        "def not_found(name: str) -> RunNotFound: ...",
+        "class A(dict[str, int]):\n def items(self): ...",
+    ],
+)
+def test_what_reads_well_without_a_verb_is_allowed(given: str) -> None:
+    rule = make_verb_rule()
+    assert not any(rule.is_broken(each) for each in list_functions("hermes_worker.core.run", ast.parse(given)))
 
 
 def test_no_text_has_a_word_that_the_glossary_replaced() -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hermes_worker.agent import images
-from hermes_worker.agent.images import media_type_of, small_data_url, small_image
+from hermes_worker.agent.images import find_media_type, shrink_data_url, shrink_image
 
 
 def written(format_name: str, size: tuple[int, int], mode: str = "RGB", **options: object) -> bytes:
@@ -35,22 +35,22 @@ def read(content: bytes) -> Image.Image:
     [("PNG", "image/png"), ("JPEG", "image/jpeg"), ("GIF", "image/png"), ("WEBP", "image/png")],
 )
 def test_an_image_of_any_kind_is_scaled_to_its_longest_side(format_name: str, media_type: str) -> None:
-    small = small_image(written(format_name, (900, 300)), 300)
+    small = shrink_image(written(format_name, (900, 300)), 300)
 
     assert small is not None
-    assert small.media_type == media_type == media_type_of(small.content)
+    assert small.media_type == media_type == find_media_type(small.content)
     assert read(small.content).size == (300, 100)
 
 
 def test_what_is_small_already_keeps_its_bytes() -> None:
     content = written("PNG", (20, 10))
-    small = small_image(content, 20)
+    small = shrink_image(content, 20)
     assert small is not None
     assert small.content is content
 
 
 def test_what_is_transparent_stays_so() -> None:
-    small = small_image(written("PNG", (200, 100), "LA"), 50)
+    small = shrink_image(written("PNG", (200, 100), "LA"), 50)
     assert small is not None
     assert read(small.content).mode == "RGBA"
 
@@ -58,24 +58,24 @@ def test_what_is_transparent_stays_so() -> None:
 def test_an_image_of_too_many_bytes_becomes_a_photo_and_then_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
     content = noise((256, 256))
     monkeypatch.setattr(images, "ENCODED_CHARS_MAX", 60_000)
-    photo = small_image(content, 8_000)
+    photo = shrink_image(content, 8_000)
     assert photo is not None
     assert (photo.media_type, read(photo.content).size) == ("image/jpeg", (256, 256))
 
     monkeypatch.setattr(images, "ENCODED_CHARS_MAX", 8_000)
-    smaller = small_image(content, 8_000)
+    smaller = shrink_image(content, 8_000)
     assert smaller is not None
     assert max(read(smaller.content).size) < 256
 
     monkeypatch.setattr(images, "ENCODED_CHARS_MAX", 10)
-    assert small_image(content, 8_000) is None
+    assert shrink_image(content, 8_000) is None
 
 
 def test_an_image_is_sent_the_same_by_every_worker() -> None:
     url = f"data:image/png;base64,{base64.b64encode(noise((64, 64))).decode()}"
-    first = small_data_url(url, 32)
-    small_data_url.cache_clear()
-    assert first == small_data_url(url, 32) != url
+    first = shrink_data_url(url, 32)
+    shrink_data_url.cache_clear()
+    assert first == shrink_data_url(url, 32) != url
 
 
 def _png(width: int, height: int, data: bytes) -> bytes:
@@ -107,7 +107,7 @@ def _png(width: int, height: int, data: bytes) -> bytes:
 )
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_what_is_no_image_or_a_bomb_is_not_made_small(content: bytes) -> None:
-    assert small_image(content, 100) is None
+    assert shrink_image(content, 100) is None
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_what_is_no_image_or_a_bomb_is_not_made_small(content: bytes) -> None:
     ["https://h.test/a.png", "data:text/plain;base64,AAAA", "data:image/png,AAAA", "data:image/png;base64,A!", "data:"],
 )
 def test_an_address_that_holds_no_image_is_not_made_small(url: str) -> None:
-    assert small_data_url(url, 100) is None
+    assert shrink_data_url(url, 100) is None

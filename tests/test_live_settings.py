@@ -22,11 +22,11 @@ from hermes_worker.features.memory.rules import MemoryPolicy, MemoryTarget
 from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.live_settings import LiveSettings
 from hermes_worker.settings import Settings, load_settings
-from hermes_worker.settings.overriding import bound_overrides, check_overrides, override_settings, parse_fleet_values
+from hermes_worker.settings.overriding import check_overrides, override_settings, parse_fleet_values, restrict_overrides
 from hermes_worker.store.configurations import ConfigurationVersion
 from hermes_worker.store.engine.database import Database
 from hermes_worker.tasks.build import build_summary_compactor, make_override_builder
-from hermes_worker.tasks.calls.call_tool import _origin
+from hermes_worker.tasks.calls.call_tool import _build_origin
 from hermes_worker.tasks.context import RunRules
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.wiring import build_rules_of_features
@@ -208,7 +208,7 @@ def test_nobody_overrides_what_is_not_on_the_list(key: str, level: OverrideLevel
 
 def test_callers_hear_what_is_too_much(process: Process) -> None:
     above = override_settings(process.settings, {"agent.max_turns": "10", "approvals.mode": "manual"})
-    assert bound_overrides(above, {"agent.max_turns": "10"}, place="settings")
+    assert restrict_overrides(above, {"agent.max_turns": "10"}, place="settings")
     for said in (
         {"agent.max_turns": "11"},
         {"approvals.mode": "off"},
@@ -217,7 +217,7 @@ def test_callers_hear_what_is_too_much(process: Process) -> None:
         {"terminal.memory_mb_max": "9000"},
     ):
         with pytest.raises(ConfigurationError, match="may not allow more than what stands above"):
-            bound_overrides(above, said, place="settings")
+            restrict_overrides(above, said, place="settings")
 
 
 @dataclass(frozen=True)
@@ -313,4 +313,4 @@ def test_the_narrower_network_of_a_job_and_its_settings_counts(
 ) -> None:
     parts: Any = SimpleNamespace(rules=RunRules(policies=ToolPolicies(network=said)))
     claim: Any = SimpleNamespace(loaded=SimpleNamespace(origin="cron", network=of_job))
-    assert _origin(parts, claim, "acme") == RunOrigin(source="cron", asked=asked, tenant="acme")
+    assert _build_origin(parts, claim, "acme") == RunOrigin(source="cron", asked=asked, tenant="acme")

@@ -22,10 +22,10 @@ from hermes_worker.observe import (
     OutageLog,
     bind_facts,
     configure_logging,
+    copy_counters,
     count,
     log,
     reset_counters,
-    snapshot_counters,
 )
 from hermes_worker.settings import LogSettings, Secret
 
@@ -211,6 +211,23 @@ def test_other_libraries_take_the_same_way(stream: io.StringIO) -> None:
     )
 
 
+def test_secrets_are_listed_for_the_first_line_and_masked_in_it(stream: io.StringIO) -> None:
+    listed: list[str] = []
+
+    class Secrets:
+        def __iter__(self) -> Iterator[Secret]:
+            listed.append("now")
+            return iter([Secret("correct-horse-battery")])
+
+    configure_logging(LogSettings(format="json"), "cli", secrets=Secrets(), stream=stream)
+    assert listed == []
+    for _ in range(2):
+        log.warning("home.closed", path="/correct-horse-battery/home", mode="0700")
+    assert listed == ["now"]
+    assert "correct-horse-battery" not in stream.getvalue()
+    assert "home.closed" in stream.getvalue()
+
+
 def test_the_last_configuration_wins(stream: io.StringIO) -> None:
     configure_logging(LogSettings(level="ERROR"), "worker", stream=io.StringIO())
     configure_logging(LogSettings(level="DEBUG", format="json"), "worker", stream=stream)
@@ -392,7 +409,7 @@ def test_counters_add_up_over_threads() -> None:
     count("hint.sent", 7)
     count("model.failed.rate_limit")
 
-    values = snapshot_counters()
+    values = copy_counters()
     assert (values["tool_call.settled"], values["hint.sent"], values["model.failed.rate_limit"]) == (4000, 7, 1)
     assert values["lease.lost"] == 0
 
@@ -407,7 +424,7 @@ def test_a_forked_child_counts_for_itself() -> None:
     count("hint.sent", 5)
     child = os.fork()
     if child == 0:
-        os._exit(snapshot_counters()["hint.sent"])
+        os._exit(copy_counters()["hint.sent"])
 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert snapshot_counters()["hint.sent"] == 5
+    assert copy_counters()["hint.sent"] == 5

@@ -14,11 +14,11 @@ from support.confined import working
 from hermes_worker.system import own_folders
 from hermes_worker.system.own_folders import (
     find_left_folders,
+    get_temporary_place,
     make_temporary_folder,
     open_own_folder,
     remove_left_folders,
     temporary_folder,
-    temporary_place,
 )
 from hermes_worker.tasks.maintenance import remove_left_on_machine
 
@@ -119,9 +119,9 @@ def test_the_temporary_folder_of_a_command_goes_with_a_later_start_when_its_work
     while not said.exists():
         assert worker.poll() is None
     folder = Path(said.read_text().strip())
-    assert temporary_place() in folder.parents
+    assert get_temporary_place() in folder.parents
     _kill(worker)
 
-    assert find_left_folders(temporary_place()).bytes >= 1000
+    assert find_left_folders(get_temporary_place()).bytes >= 1000
     assert remove_left_on_machine(tmp_path / "home") == 1
     assert not folder.exists()

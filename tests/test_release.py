@@ -22,8 +22,8 @@ _EPOCH = "1700000000"
 
 
 def lines_of_the_document() -> list[list[str]]:
-    """The commands of docs/releasing.md that are run here: those that need neither a key nor a registry."""
-    text = (ROOT / "docs/releasing.md").read_text(encoding="utf-8")
+    """The commands of CONTRIBUTING.md, "Releasing", that are run here: those that need neither a key nor a registry."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## Releasing\n")[2]
     return [shlex.split(line) for block in _BLOCK.findall(text) for line in block.splitlines()]
 
 
@@ -38,7 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the document's commands leave."""
     place = tmp_path_factory.mktemp("release") / "dist"
     commands = lines_of_the_document()
-    assert commands, "docs/releasing.md shows no command"
+    assert commands, "CONTRIBUTING.md shows no command to release with"
     for program, script, *arguments in commands:
         assert (program, script) == ("python", ".ci/release.py")
         done = release(*[str(place) if word == "dist" else word for word in arguments])

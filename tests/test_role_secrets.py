@@ -10,7 +10,7 @@ import pytest
 
 from hermes_worker.channels.adapters import find_secret_variables
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.models.catalog import provider_rows
+from hermes_worker.models.catalog import list_provider_rows
 from hermes_worker.settings import (
     Secret,
     SettingLayer,
@@ -83,7 +83,7 @@ def test_every_credential_of_a_platform_is_known() -> None:
 
 
 def test_every_credential_of_a_model_provider_is_known() -> None:
-    named = {name for row in provider_rows().values() for name in row.key_variables}
+    named = {name for row in list_provider_rows().values() for name in row.key_variables}
     assert {name for name in named if not name.endswith("_API_KEY")} == PROVIDER_SECRETS
     assert all(find_owners(name, "x") == {ProcessRole.MODEL} for name in named)
 

@@ -17,9 +17,9 @@ from hermes_worker.settings.server_key import (
     compute_fingerprint,
     describe_key_place,
     find_server_key,
+    get_key_file_path,
     is_open_to_others,
     keep_server_key,
-    key_file_path,
 )
 
 
@@ -33,7 +33,7 @@ def test_the_key_is_made_once_and_kept(settings: Settings) -> None:
     made = keep_server_key(settings)
     assert len(made.reveal().removeprefix("hwk_")) >= 43  # 256 bits, six to a character
     assert keep_server_key(settings) == find_server_key(settings) == made
-    file = key_file_path(settings.home)
+    file = get_key_file_path(settings.home)
     assert file.read_text() == f"{made.reveal()}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert describe_key_place(settings) == str(file)
@@ -70,23 +70,23 @@ def test_of_many_processes_at_once_one_makes_the_key(tmp_path: Path) -> None:
 def test_what_an_operator_set_is_the_key_and_no_file_is_made(settings: Settings) -> None:
     own = replace(settings, server=ServerSettings(key=Secret("an-operators-own-key")))
     assert keep_server_key(own) == find_server_key(own) == Secret("an-operators-own-key")
-    assert not key_file_path(settings.home).exists()
+    assert not get_key_file_path(settings.home).exists()
     assert "HERMES_SERVER_KEY" in describe_key_place(own)
 
 
 def test_an_operator_may_write_the_file(settings: Settings) -> None:
     settings.home.mkdir()
-    key_file_path(settings.home).write_text("written-by-hand-0123\n")
+    get_key_file_path(settings.home).write_text("written-by-hand-0123\n")
     assert keep_server_key(settings) == Secret("written-by-hand-0123")
-    key_file_path(settings.home).chmod(0o644)
+    get_key_file_path(settings.home).chmod(0o644)
     assert is_open_to_others(settings)
-    key_file_path(settings.home).chmod(0o400)
+    get_key_file_path(settings.home).chmod(0o400)
     assert not is_open_to_others(settings)
 
 
 def test_an_empty_file_of_somebody_elses_making_is_filled_and_closed(settings: Settings) -> None:
     settings.home.mkdir()
-    key_file_path(settings.home).touch(mode=0o644)
+    get_key_file_path(settings.home).touch(mode=0o644)
     assert find_server_key(settings) is None
     keep_server_key(settings)
     assert not is_open_to_others(settings)
@@ -97,7 +97,7 @@ def test_an_empty_file_of_somebody_elses_making_is_filled_and_closed(settings: S
 )
 def test_a_file_that_holds_no_key_is_a_sentence_without_its_content(settings: Settings, text: bytes) -> None:
     settings.home.mkdir()
-    key_file_path(settings.home).write_bytes(text)
+    get_key_file_path(settings.home).write_bytes(text)
     for ask in (find_server_key, keep_server_key):
         with pytest.raises(ConfigurationError, match=r"api\.key.*remove it to have a new key made") as raised:
             ask(settings)

@@ -12,6 +12,8 @@ from typing import get_args
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hermes_worker import settings as settings_module
 from hermes_worker.core.errors import ConfigurationError
@@ -25,7 +27,9 @@ from hermes_worker.settings import (
     load_settings,
     render_environ,
 )
+from hermes_worker.settings.composed import DECLARATIONS
 from hermes_worker.settings.declaring import Audience
+from hermes_worker.settings.kinds import WEB_URL
 from hermes_worker.settings.role_secrets import is_secret
 from hermes_worker.settings.sentinels import SentinelAddresses, parse_sentinels
 from hermes_worker.settings.servers import parse_servers_url
@@ -528,7 +532,8 @@ def test_a_providers_key_is_not_sent_to_another_address(tmp_path: Path, url: str
 def test_a_named_provider_without_its_key_is_an_error(tmp_path: Path) -> None:
     message = complaint(tmp_path, {"HERMES_PROVIDER": "anthropic", "OPENAI_API_KEY": "o"})
 
-    assert message == "model.api_key must be set because model.provider is 'anthropic': set ANTHROPIC_API_KEY."
+    assert message.startswith("model.api_key must be set because model.provider is 'anthropic': ")
+    assert message.endswith(": set HERMES_API_KEY or ANTHROPIC_API_KEY.")
 
 
 def test_who_does_not_ask_the_model_needs_no_key_of_it(tmp_path: Path) -> None:
@@ -714,3 +719,43 @@ def test_the_passwords_of_sentinels_are_secrets(tmp_path: Path) -> None:
     url = "redis+sentinel://u:one%21@h/service?sentinel_password=two%21"
     secrets = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": url}).secrets
     assert {"one!", "two!"} <= {secret.reveal() for secret in secrets}
+
+
+# --- what others judge values by, before anything starts -------------------------------------------------------------
+
+PATTERNED = [declaration for declaration in DECLARATIONS if declaration.kind.pattern]
+ASCII = st.characters(max_codepoint=0x7E)
+
+
+@pytest.mark.parametrize("text", ["0", "00", "-0", "+0"])
+def test_a_number_that_may_be_none_is_given_as_any_zero(text: str) -> None:
+    """Helm lets each of them through to the pods."""
+    [found] = [each for each in DECLARATIONS if each.key == "model.context_length"]
+    assert found.kind.parse(text) is None
+
+
+@given(st.data())
+def test_a_pattern_and_ranges_say_what_a_setting_takes(data: st.DataObject) -> None:
+    declaration = data.draw(st.sampled_from(PATTERNED))
+    kind = declaration.kind
+    numbers = [f"{bound:.12g}" for bounds in kind.ranges for bound in (*bounds, bounds[0] - 1, bounds[1] + 0.5)]
+    text = data.draw(
+        st.one_of(
+            st.text(ASCII, max_size=30),
+            st.from_regex(re.compile(kind.pattern, re.ASCII), fullmatch=True),
+            st.sampled_from(["0", "on", "off", " None ", "-1", "1e3", "http://models:8000/v1", *numbers]),
+        )
+    )
+    try:
+        kind.parse(text)
+        is_taken = True
+    except (ValueError, TypeError, ConfigurationError):
+        is_taken = False
+
+    fits = re.fullmatch(kind.pattern, text.strip()) is not None and (
+        not kind.ranges or any(low <= float(text.replace("_", "")) <= high for low, high in kind.ranges)
+    )
+
+    assert fits or not is_taken
+    if kind is not WEB_URL and "_" not in text:
+        assert is_taken == fits

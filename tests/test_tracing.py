@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from support.store import Store, opened
 
 from hermes_worker import settings as settings_module
-from hermes_worker.api.callers import _caller_of
+from hermes_worker.api.request_ids import _read_caller
 from hermes_worker.broker.queue import STANDING_QUEUES, QueueName, TaskName, render_envelope
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.messages import Message, ModelReply, Role, ToolRequest
@@ -264,5 +264,5 @@ def test_a_link_is_made_of_what_the_specification_allows(caller: CallersSpan, is
     ],
 )
 def test_headers_of_a_caller_are_bounded(headers: dict[str, str], found: CallersSpan | None) -> None:
-    assert _caller_of(Headers(headers)) == found
-    assert _caller_of(Headers(raw=[(b"traceparent", PARENT.encode())] * 2)) is None
+    assert _read_caller(Headers(headers)) == found
+    assert _read_caller(Headers(raw=[(b"traceparent", PARENT.encode())] * 2)) is None

@@ -14,7 +14,7 @@ from support import greetings
 from support.store import opened
 
 from hermes_worker import installed
-from hermes_worker.agent.tools.catalog import declared_catalog, default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog, get_declared_catalog
 from hermes_worker.cli import doctor
 from hermes_worker.cli.entry import commands
 from hermes_worker.core.retention_rules import DEFAULT_RULES
@@ -57,8 +57,8 @@ def test_it_is_one_folder_and_the_product_does_not_know_it() -> None:
 
 
 def test_sessions_are_offered_its_tool() -> None:
-    assert declared_catalog().spec("greet") == greetings.GREET
-    result = default_catalog().get("greet").run({"name": "Ann"}, None)  # type: ignore[arg-type]
+    assert get_declared_catalog().get_spec("greet") == greetings.GREET
+    result = build_default_catalog().get("greet").run({"name": "Ann"}, None)  # type: ignore[arg-type]
     assert result.text == "Good day, Ann."
 
 

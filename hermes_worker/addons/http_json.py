@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.json_values import parse_object
+from hermes_worker.core.json_values import parse_object, read_text
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
@@ -101,16 +101,11 @@ def find_rows(document: Any, *path: str) -> list[Mapping[str, Any]]:
     return [row for row in document if isinstance(row, dict)] if isinstance(document, list) else []
 
 
-def as_text(value: Any) -> str:
-    """``value`` when it is text, and an empty text otherwise."""
-    return value if isinstance(value, str) else ""
-
-
 def _format_reason(answer: HttpResponse) -> str:
     """The service's own words about a failure, in short."""
     document = parse_object(answer.body)
     found = document.get("error", document.get("detail", document.get("message", "")))
     if isinstance(found, dict):
         found = found.get("message", found.get("detail", found.get("error")))
-    said = " ".join(as_text(found).split())[:_SAID_CHARS_MAX]
+    said = " ".join(read_text(found).split())[:_SAID_CHARS_MAX]
     return f": {said}" if said else ""

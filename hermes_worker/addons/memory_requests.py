@@ -38,7 +38,7 @@ def request_json(service: str, request: HttpRequest, *, total_s: float) -> Any:
     return parse_json(service, answer) if answer.body.strip() else None
 
 
-def payload_texts(event: HookEvent, *names: str) -> Iterable[str]:
+def iterate_payload_texts(event: HookEvent, *names: str) -> Iterable[str]:
     """Texts of an event's payload, in order; those that are empty or missing are empty."""
     return (text if isinstance(text := event.payload.get(name), str) else "" for name in names)
 
@@ -49,7 +49,7 @@ def render_memories(lines: Iterable[str]) -> str | None:
     return "\n".join(rows) or None
 
 
-def text_setting(values: Mapping[str, Any], name: str, default: str = "") -> str:
+def read_text_setting(values: Mapping[str, Any], name: str, default: str = "") -> str:
     """A text among the settings of an extension."""
     found = values.get(name)
     return found if isinstance(found, str) and found else default

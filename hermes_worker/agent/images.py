@@ -48,7 +48,7 @@ class SmallImage:
         return f"data:{self.media_type};base64,{base64.b64encode(self.content).decode()}"
 
 
-def media_type_of(content: bytes) -> str | None:
+def find_media_type(content: bytes) -> str | None:
     """The media type of an image that models take, by its first bytes; ``None`` for anything else."""
     found = guess_type_of_content(content[:START_BYTES])
     return found if found in PICTURES else None
@@ -70,16 +70,16 @@ def is_whole(content: bytes) -> bool:
 def _inspect_image(content: bytes, look: Callable[[Image], int]) -> int | None:
     from PIL import Image
 
-    if media_type_of(content) is None:
+    if find_media_type(content) is None:
         return None
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return look(image)
-    except _pillow_errors():
+    except _list_pillow_errors():
         return None
 
 
-def _pillow_errors() -> tuple[type[Exception], ...]:
+def _list_pillow_errors() -> tuple[type[Exception], ...]:
     """The exceptions that Pillow raises for pictures that it cannot read."""
     from PIL import Image, UnidentifiedImageError
 
@@ -97,7 +97,7 @@ def _pillow_errors() -> tuple[type[Exception], ...]:
 
 
 @lru_cache(maxsize=16)
-def small_data_url(url: str, side_px_max: int) -> str | None:
+def shrink_data_url(url: str, side_px_max: int) -> str | None:
     """A ``data:`` URL whose image is within ``side_px_max`` and ``ENCODED_CHARS_MAX``; ``None`` when that cannot be
     made, or ``url`` is no data. An image that is within the limits comes back as it is. The same URL gives the same one
     on every worker."""
@@ -108,26 +108,26 @@ def small_data_url(url: str, side_px_max: int) -> str | None:
         content = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         return None
-    small = small_image(content, side_px_max)
+    small = shrink_image(content, side_px_max)
     if small is None:
         return None
     return url if small.content is content else small.data_url
 
 
-def small_image(content: bytes, side_px_max: int) -> SmallImage | None:
+def shrink_image(content: bytes, side_px_max: int) -> SmallImage | None:
     """``content`` within the limits: the very same if it is already. ``None`` when it cannot be made small."""
     from PIL import Image
 
-    media_type = media_type_of(content)
+    media_type = find_media_type(content)
     if media_type is None:
         return None
     with _one_at_a_time:
         try:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-                if max(image.size) <= side_px_max and _encoded_chars(content) <= ENCODED_CHARS_MAX:
+                if max(image.size) <= side_px_max and _count_encoded_chars(content) <= ENCODED_CHARS_MAX:
                     return SmallImage(media_type=media_type, content=content)
                 return _shrink_image(image, side_px_max)
-        except _pillow_errors():
+        except _list_pillow_errors():
             return None
 
 
@@ -144,7 +144,7 @@ def _shrink_image(image: Image, side_px_max: int) -> SmallImage | None:
     small.thumbnail((side_px_max, side_px_max), images.Resampling.LANCZOS, reducing_gap=2.0)
     for _ in range(_HALVINGS):
         for made in _encode_each_way(small, is_photo=is_photo):
-            if _encoded_chars(made.content) <= ENCODED_CHARS_MAX:
+            if _count_encoded_chars(made.content) <= ENCODED_CHARS_MAX:
                 return made
         small = small.resize((max(1, small.width // 2), max(1, small.height // 2)), images.Resampling.LANCZOS)
     return None
@@ -175,5 +175,5 @@ def _encode_image(image: Image, format_name: str, **options: int) -> bytes:
     return out.getvalue()
 
 
-def _encoded_chars(content: bytes) -> int:
+def _count_encoded_chars(content: bytes) -> int:
     return (len(content) + 2) // 3 * 4

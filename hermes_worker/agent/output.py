@@ -19,10 +19,10 @@ from hermes_worker.agent.tools.schema_time_limit import (
     TOO_LONG,
     Schema,
     UnusableSchema,
+    compute_time_left_s,
     limit_judging,
-    time_left_s,
 )
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
 
 SCHEMA_CHARS_MAX = 64_000
@@ -61,7 +61,7 @@ def check_schema(schema: object) -> Schema:
     if not isinstance(schema, Mapping):
         raise UnusableSchema("must be a JSON object")
     patterns = list(_find_patterns(schema))
-    if len(canonical_json(schema)) > SCHEMA_CHARS_MAX:
+    if len(dump_canonical_json(schema)) > SCHEMA_CHARS_MAX:
         raise UnusableSchema(_TOO_LARGE)
     with limit_judging(PROBE_S):
         for pattern in patterns:
@@ -128,7 +128,7 @@ def _require_quick(pattern: str) -> None:
     letters = dict.fromkeys((*_PROBE_CHARS, *(char for char in pattern[:200] if char.isalnum())))
     for letter in list(letters)[:40]:
         try:
-            compiled.search(letter * _PROBE_REPEATS + "\x00", timeout=time_left_s())
+            compiled.search(letter * _PROBE_REPEATS + "\x00", timeout=compute_time_left_s())
         except TimeoutError:
             raise UnusableSchema(f"has a pattern that {TOO_LONG}: {pattern[:100]!r}") from None
 

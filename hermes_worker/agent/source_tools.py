@@ -22,7 +22,7 @@ from hermes_worker.core.deferred_tools import (
     exceeds_share,
     mark_deferred,
 )
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.tool_schemas import LeftOutTool, UnfitDefinition, explain_unusable_name, fit_schema
 from hermes_worker.extension import ToolSpec
@@ -66,7 +66,7 @@ def _find_problem(spec: object, taken: Collection[str], found: Collection[str]) 
     if not isinstance(spec.replay, Replay):
         return "says no replay class"
     try:
-        canonical_json({"d": spec.description, "p": spec.parameters, "t": spec.timeout_s})
+        dump_canonical_json({"d": spec.description, "p": spec.parameters, "t": spec.timeout_s})
         fit_schema(spec.parameters)
     except UnfitDefinition as error:
         return str(error)
@@ -87,7 +87,7 @@ def _render_definition(source: str, spec: ToolSpec) -> str:
     if spec.session_keys:  # written only where there are some, so that all other definitions keep their bytes
         facts["session_keys"] = list(spec.session_keys)
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-    return canonical_json({_KEY: facts, "type": "function", "function": function})
+    return dump_canonical_json({_KEY: facts, "type": "function", "function": function})
 
 
 def render_client_definition(tool: ClientTool, timeout_s: float) -> str:
@@ -152,9 +152,9 @@ def build_bridge_specs(count: int) -> tuple[ToolSpec, ...]:
     )
 
 
-def client_tools(tools: str) -> tuple[ClientTool, ...]:
+def read_client_tools(tools: str) -> tuple[ClientTool, ...]:
     """The client's tools among a session's stored definitions, by name."""
-    found = [spec for source, spec in frozen_specs(tools) if source == CLIENT_SOURCE]
+    found = [spec for source, spec in iterate_frozen_specs(tools) if source == CLIENT_SOURCE]
     return tuple(
         ClientTool(name=spec.name, description=spec.description, parameters=spec.parameters)
         for spec in sorted(found, key=lambda spec: spec.name)
@@ -166,7 +166,7 @@ def strip_private_keys(definition: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in definition.items() if key not in (_KEY, DEFERRED_KEY)}
 
 
-def frozen_specs(tools: str) -> Iterator[tuple[str, ToolSpec]]:
+def iterate_frozen_specs(tools: str) -> Iterator[tuple[str, ToolSpec]]:
     """The source and the spec, as it was when stored, of each tool from a source among a session's stored
     definitions.
     """

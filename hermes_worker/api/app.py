@@ -12,12 +12,11 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker import installed
 from hermes_worker.api import schema
-from hermes_worker.api.auth import FOR_OPERATORS, Guard, Keyholders, needs_key, require_safe, scopes_of
-from hermes_worker.api.callers import TracedCaller
+from hermes_worker.api.auth import FOR_OPERATORS, Guard, Keyholders, list_scopes, needs_key, require_safe
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.cors import Cors
 from hermes_worker.api.deprecations import DEPRECATED, Deprecations
@@ -25,10 +24,11 @@ from hermes_worker.api.document import OPENAPI_VERSION, complete, to_common_vers
 from hermes_worker.api.errors import DefectLog, install_handlers, invalid
 from hermes_worker.api.idempotency import IdempotencyMiddleware
 from hermes_worker.api.limits import BodyLimit, OneLength
+from hermes_worker.api.middleware import Middleware, change_headers
 from hermes_worker.api.operations import find_invalid_number, find_unknown_parameter
 from hermes_worker.api.page import PageFiles, PageHosts
 from hermes_worker.api.problem_details import ProblemDetails
-from hermes_worker.api.request_ids import RequestIds
+from hermes_worker.api.request_ids import RequestIds, TracedCaller
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import format_key_holder
 from hermes_worker.extension import RouterDeclaration, load_reference
@@ -53,22 +53,17 @@ SECURITY_HEADERS = {
 """Headers of every response."""
 
 
-class SecurityHeaders:
+class SecurityHeaders(Middleware):
     """Adds ``SECURITY_HEADERS`` to every response."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)  # the page has a policy of its own
-                headers.setdefault("Cache-Control", "no-store")
-            await send(message)
+        await self.app(scope, receive, change_headers(send, _add_security_headers))
 
-        await self._app(scope, receive, with_headers)
+
+def _add_security_headers(headers: MutableHeaders) -> None:
+    for name, value in SECURITY_HEADERS.items():
+        headers.setdefault(name, value)  # the page has a policy of its own
+    headers.setdefault("Cache-Control", "no-store")
 
 
 class Api(FastAPI):
@@ -190,7 +185,7 @@ def build_app(context: ApiContext, holders: Keyholders, routers: Iterable[Router
 def _is_scoped(router: APIRouter) -> bool:
     """Whether every route of the router says which scope it needs, or that it needs no key."""
     return all(
-        isinstance(route, APIRoute) and (scopes_of(route) or not needs_key(route.path)) for route in router.routes
+        isinstance(route, APIRoute) and (list_scopes(route) or not needs_key(route.path)) for route in router.routes
     )
 
 

@@ -104,15 +104,16 @@ class Keyholders:
         self._found: dict[bytes, tuple[Principal, float]] = {}
         self._threads = anyio.CapacityLimiter(_LOOKUP_THREADS)
 
-    async def principal_of(self, token: str) -> Principal | None:
+    async def find_principal(self, token: str) -> Principal | None:
         """Find who holds a key; ``None`` for an unknown key. Raises ``UnavailableError``, ``TenantDisabled``."""
         given = token.encode("utf-8", "surrogatepass")
         if hmac.compare_digest(given, self._key):
             return self._operator
         return await self._look_up(token, self._find, _KEY)
 
-    async def principal_of_login(self, token: str) -> Principal | None:
-        """Find who is logged in with a browser's cookie; ``None`` where it is unknown. Raises as ``principal_of``."""
+    async def find_principal_by_login(self, token: str) -> Principal | None:
+        """Find who is logged in with a browser's cookie; ``None`` where it is unknown. Raises ``UnavailableError``,
+        ``TenantDisabled``."""
         return await self._look_up(token, self._find_login, _LOGIN)
 
     async def act_for(self, principal: Principal, tenant: str | None, user: str | None) -> Principal:
@@ -191,7 +192,7 @@ class Guard:
             if principal is not None:
                 scope.setdefault("state", {})[_PRINCIPAL] = principal
                 look = partial(self._authenticate, Headers(scope=scope), scope["method"], scope["path"])
-                with set_actor(_actor(principal, scope)):
+                with set_actor(_describe_actor(principal, scope)):
                     await serve_while_valid(self._app, scope, receive, send, look)
                 return
         await self._app(scope, receive, send)
@@ -222,15 +223,16 @@ class Guard:
         return (brings_login or path == LOGIN_PATH) and self._hosts.is_own(headers)
 
     async def _find_holder(self, headers: Headers, method: str) -> Principal:
-        """Find who sent a request by its key or its cookie. Raises ``ApiError``, and as ``Keyholders.principal_of``."""
+        """Find who sent a request by its key or its cookie. Raises ``ApiError``, and as
+        ``Keyholders.find_principal``."""
         if "authorization" not in headers and (login := read_login(headers)) is not None:
             if not self._hosts.may_use_login(headers, method):
                 raise ApiError(403, "Requests from web pages are not allowed.", code="origin_not_allowed")
-            if (principal := await self._holders.principal_of_login(login)) is not None:
+            if (principal := await self._holders.find_principal_by_login(login)) is not None:
                 return principal
             raise ApiError(401, _NO_LOGIN, code="login_over", headers={"WWW-Authenticate": "Bearer"})
-        token = bearer_of(headers)
-        if token and (principal := await self._holders.principal_of(token)) is not None:
+        token = read_bearer(headers)
+        if token and (principal := await self._holders.find_principal(token)) is not None:
             return await self._holders.act_for(
                 principal, _read_header(headers, TENANT_HEADER), _read_header(headers, USER_HEADER)
             )
@@ -248,7 +250,7 @@ def _read_header(headers: Headers, name: str) -> str | None:
     return text
 
 
-def _actor(principal: Principal, scope: Scope) -> Actor:
+def _describe_actor(principal: Principal, scope: Scope) -> Actor:
     """Describe the caller for the audit log. The address is the peer of the connection, which may be a proxy; there is
     none for a person who works at the machine itself."""
     client = scope.get("client") if principal.source != CLI else None
@@ -258,18 +260,18 @@ def _actor(principal: Principal, scope: Scope) -> Actor:
 _PRINCIPAL = "principal"
 
 
-def principal_in(scope: Scope) -> Principal | None:
+def read_principal(scope: Scope) -> Principal | None:
     """Read who sent the request of this scope; ``None`` where its path needs no key."""
     found: Principal | None = scope.get("state", {}).get(_PRINCIPAL)
     return found
 
 
-async def principal_of(request: Request) -> Principal:
+async def require_principal(request: Request) -> Principal:
     """Read who sent a request that the guard let through with a key."""
     return cast("Principal", request.scope["state"][_PRINCIPAL])
 
 
-Caller = Annotated[Principal, Depends(principal_of)]
+Caller = Annotated[Principal, Depends(require_principal)]
 """A route's parameter: who sent the request, and for which tenant."""
 
 
@@ -302,25 +304,25 @@ class ScopeCheck:
             raise ApiError(403, message, code="missing_scope")
 
 
-def needs(scope: KeyScope, *, is_for_operators: bool = False) -> Any:
+def declare_scope(scope: KeyScope, *, is_for_operators: bool = False) -> Any:
     """Declare which scope a key must have to open a route. Every route that needs a key declares one."""
     return Depends(ScopeCheck(scope, is_for_operators=is_for_operators))
 
 
-READS = needs(KeyScope.RUNS_READ)
-WRITES = needs(KeyScope.RUNS_WRITE)
-APPROVES = needs(KeyScope.APPROVE)
-FOR_OPERATORS = needs(KeyScope.ADMIN, is_for_operators=True)
-FOR_SCALERS = needs(KeyScope.OPS_READ, is_for_operators=True)
+READS = declare_scope(KeyScope.RUNS_READ)
+WRITES = declare_scope(KeyScope.RUNS_WRITE)
+APPROVES = declare_scope(KeyScope.APPROVE)
+FOR_OPERATORS = declare_scope(KeyScope.ADMIN, is_for_operators=True)
+FOR_SCALERS = declare_scope(KeyScope.OPS_READ, is_for_operators=True)
 """Dependencies of routes: the scope that a key must have; the last two are for what concerns the whole installation."""
 
 
-def scopes_of(route: APIRoute) -> list[KeyScope]:
-    """List the scopes that a route declared with ``needs``."""
+def list_scopes(route: APIRoute) -> list[KeyScope]:
+    """List the scopes that a route declared with ``declare_scope``."""
     return [each.call.scope for each in route.dependant.dependencies if isinstance(each.call, ScopeCheck)]
 
 
-def bearer_of(headers: Headers) -> str | None:
+def read_bearer(headers: Headers) -> str | None:
     """Read the key that a request brings; ``None`` for no key, and for two."""
     given = headers.getlist("authorization")
     if len(given) != 1:

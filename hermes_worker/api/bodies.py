@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from fastapi.routing import APIRoute
@@ -25,19 +25,19 @@ async def read_json(request: Request, *, without_body: Any = None) -> Any:
     if not body and without_body is not None:
         return without_body
     try:
-        return json_value(body)
+        return parse_json(body)
     except ValueError as error:
         raise invalid("body", f"Invalid JSON: {error}", "invalid_json") from None
 
 
-def json_value(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """Parse a body as JSON (RFC 8259), which knows no NaN. Raises ``ValueError`` that says what is wrong with it."""
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply.") from None
     except ValueError as error:
-        raise ValueError(_place_of(error)) from None
+        raise ValueError(_describe_place(error)) from None
 
 
 async def read_object(request: Request, **more: Any) -> dict[str, Any]:
@@ -56,11 +56,20 @@ def validate_body(document: object, kind: type[BodyModel]) -> BodyModel:
         raise wrong_field(error) from None
 
 
+def make_body_reader(kind: type[BodyModel], **more: Any) -> Callable[[Request], Awaitable[BodyModel]]:
+    """Make the dependency of a route that reads its body as ``kind``. ``more`` is passed to ``read_json``."""
+
+    async def read_body(request: Request) -> BodyModel:
+        return validate_body(await read_object(request, **more), kind)
+
+    return read_body
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-def _place_of(error: ValueError) -> str:
+def _describe_place(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno}, column {error.colno}."
     return "it is not UTF-8 text." if isinstance(error, UnicodeDecodeError) else f"{error}."
@@ -77,7 +86,7 @@ class JsonRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def handler(request: Request) -> Response:
+        async def handle_request(request: Request) -> Response:
             return await handle(_JsonRequest(request.scope, request.receive))
 
-        return handler
+        return handle_request

@@ -9,13 +9,14 @@ EXTENSION = Extension(
     version="1",
     summary="The HTTP API",
     routers=(
+        # First: FastAPI prepares the routes of a router when it looks there for a request, and probes ask for this one.
+        RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),
         RouterDeclaration(name="openai_models", implementation="hermes_worker.api.openai.models:router"),
         RouterDeclaration(name="openai_chat", implementation="hermes_worker.api.openai.chat:router"),
         RouterDeclaration(name="responses_compacting", implementation="hermes_worker.api.openai.compacting:router"),
         RouterDeclaration(name="embeddings", implementation="hermes_worker.api.openai.embeddings:router"),
         RouterDeclaration(name="openai_responses", implementation="hermes_worker.api.openai.responses:router"),
         RouterDeclaration(name="openai_conversations", implementation="hermes_worker.api.openai.conversations:router"),
-        RouterDeclaration(name="health", implementation="hermes_worker.api.routes.health:router"),
         RouterDeclaration(
             name="runs",
             implementation="hermes_worker.api.routes.runs:router",

@@ -46,7 +46,7 @@ ANNOUNCEMENTS_WAITING_MAX = 1_000
 """
 
 
-def _threads(total: int) -> Callable[[], anyio.CapacityLimiter]:
+def _make_thread_limiter(total: int) -> Callable[[], anyio.CapacityLimiter]:
     return lambda: anyio.CapacityLimiter(total)
 
 
@@ -80,10 +80,10 @@ class ApiContext:
     """Reads the note of the ``hermes-worker run`` stack that works on this home, for an API that is not part of that
     stack."""
     _spawned: set[asyncio.Task[None]] = field(default_factory=set)
-    _store: anyio.CapacityLimiter = field(default_factory=_threads(STORE_THREADS))
-    _long_reads: anyio.CapacityLimiter = field(default_factory=_threads(LONG_READ_THREADS))
-    _broker: anyio.CapacityLimiter = field(default_factory=_threads(BROKER_THREADS))
-    _health: anyio.CapacityLimiter = field(default_factory=_threads(HEALTH_THREADS))
+    _store: anyio.CapacityLimiter = field(default_factory=_make_thread_limiter(STORE_THREADS))
+    _long_reads: anyio.CapacityLimiter = field(default_factory=_make_thread_limiter(LONG_READ_THREADS))
+    _broker: anyio.CapacityLimiter = field(default_factory=_make_thread_limiter(BROKER_THREADS))
+    _health: anyio.CapacityLimiter = field(default_factory=_make_thread_limiter(HEALTH_THREADS))
 
     async def call_store(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the store without blocking the event loop."""
@@ -123,9 +123,9 @@ class ApiContext:
         )
 
 
-async def context_of(request: Request) -> ApiContext:
+async def get_context(request: Request) -> ApiContext:
     # ``async`` although it waits for nothing: FastAPI would run it in one of forty threads of its own.
     return cast("ApiContext", request.app.state.context)
 
 
-Context = Annotated[ApiContext, Depends(context_of)]
+Context = Annotated[ApiContext, Depends(get_context)]

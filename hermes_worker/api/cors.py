@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hermes_worker.api.middleware import change_headers
 
 _METHODS = "GET, POST, PUT, PATCH, DELETE, OPTIONS"
 _HEADERS = (
@@ -52,17 +54,11 @@ class Cors:
             return
         allowed = {"Access-Control-Allow-Origin": headers["origin"], "Vary": "Origin"}
         if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await Response(status_code=204, headers={**allowed, **_preflight(headers)})(scope, receive, send)
+            await Response(status_code=204, headers={**allowed, **_answer_preflight(headers)})(scope, receive, send)
             return
 
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                told = MutableHeaders(scope=message)
-                told.update(allowed)
-                told["Access-Control-Expose-Headers"] = ", ".join(_EXPOSED)
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
+        told = {**allowed, "Access-Control-Expose-Headers": ", ".join(_EXPOSED)}
+        await self._app(scope, receive, change_headers(send, lambda headers: headers.update(told)))
 
 
 def is_listed(headers: Headers, origins: Collection[str]) -> bool:
@@ -71,7 +67,7 @@ def is_listed(headers: Headers, origins: Collection[str]) -> bool:
     return len(given) == 1 and given[0] in origins
 
 
-def _preflight(headers: Headers) -> dict[str, str]:
+def _answer_preflight(headers: Headers) -> dict[str, str]:
     asked = headers.get("access-control-request-headers", "").lower().split(",")[:_ASKED_MAX]
     of_sdks = [name.strip() for name in asked if _OF_SDKS.fullmatch(name.strip())]
     return {

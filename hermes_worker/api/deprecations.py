@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hermes_worker.api.middleware import change_headers
 from hermes_worker.api.operations import is_path_of
 
 NOTICE = timedelta(days=183)
@@ -94,16 +95,13 @@ class Deprecations:
             await self._app(scope, receive, send)
             return
 
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                # Of several the one that goes first: its dates are the ones to act by.
-                first = min(used, key=lambda entry: entry.until)
-                for name, value in first.headers.items():
-                    headers.append(name, value)
-            await send(message)
+        def add(headers: MutableHeaders) -> None:
+            # Of several the one that goes first: its dates are the ones to act by.
+            first = min(used, key=lambda entry: entry.until)
+            for name, value in first.headers.items():
+                headers.append(name, value)
 
-        await self._app(scope, receive, with_headers)
+        await self._app(scope, receive, change_headers(send, add))
 
     def _find_used(self, scope: Scope) -> list[Deprecated]:
         query = scope["query_string"].decode("latin-1")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from hermes_worker.api.middleware import Middleware
 from hermes_worker.api.operations import find_operations
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.limits import LimitName, LimitReached
@@ -81,6 +83,40 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     return ApiError(400, message, code=code, param=param)
 
 
+class RouteRefusal(NamedTuple):
+    """The answer to an exception that leaves a route."""
+
+    status: int
+    code: str
+    param: str | None = None
+    text: str = "{error}."
+    """Names the exception as ``error``, and parameters of the path."""
+
+
+def answer_errors(
+    refusals: Mapping[type[HermesError], RouteRefusal | Callable[[Any], ApiError]], kind: type[APIRoute] = APIRoute
+) -> type[APIRoute]:
+    """Build the class of routes that answer these exceptions like this."""
+
+    class AnsweringRoute(kind):  # type: ignore[misc, valid-type]
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle: Callable[[Request], Coroutine[Any, Any, Response]] = super().get_route_handler()
+
+            async def handle_request(request: Request) -> Response:
+                try:
+                    return await handle(request)
+                except tuple(refusals) as error:
+                    found = next(refusals[each] for each in type(error).__mro__ if each in refusals)
+                    if not isinstance(found, RouteRefusal):
+                        raise found(error) from None
+                    message = found.text.format(error=error, **request.path_params)
+                    raise ApiError(found.status, message, code=found.code, param=found.param) from None
+
+            return handle_request
+
+    return AnsweringRoute
+
+
 def tenant_not_found(tenant: str | None) -> ApiError:
     return ApiError(404, f"Tenant not found: {tenant}", code="tenant_not_found", param="tenant")
 
@@ -109,7 +145,7 @@ def wrong_field(error: ValidationError | RequestValidationError) -> ApiError:
     first = error.errors()[0]
     where = [part for part in first["loc"] if part not in ("body", "query", "path", "header")]
     # A parameter of an address may be repeated, but its places have no numbers.
-    param = _path(where[:1] if "query" in first["loc"] else where)
+    param = _format_path(where[:1] if "query" in first["loc"] else where)
     kind = str(first["type"])
     if kind == "extra_forbidden":
         return invalid(param, f"Unknown parameter: {param!r}.", "unknown_parameter")
@@ -120,7 +156,7 @@ def wrong_field(error: ValidationError | RequestValidationError) -> ApiError:
     return invalid(param, f"Invalid {param!r}: {reason}.", code)
 
 
-def _path(where: list[str | int]) -> str:
+def _format_path(where: list[str | int]) -> str:
     """Format a place in the request: ``metadata.user``, ``input[2]``."""
     text = ""
     for part in where:
@@ -242,7 +278,7 @@ def _database_away(request: Request, error: UnavailableError) -> ApiError:
     return unavailable()
 
 
-def _defect(_request: Request, _error: Exception) -> ApiError:
+def _build_defect_error(_request: Request, _error: Exception) -> ApiError:
     # Starlette raises it again after this answer, for ``DefectLog``.
     return ApiError(500, "Internal server error; the server's log says more.", code="internal_error")
 
@@ -263,7 +299,7 @@ _ANSWERS: Mapping[type[Exception], Callable[[Request, Any], ApiError]] = {
     LimitReached: _limit_reached,
     TooManyReaders: _too_many_readers,
     UnavailableError: _database_away,
-    Exception: _defect,
+    Exception: _build_defect_error,
 }
 """How each exception that leaves a route is answered."""
 
@@ -278,26 +314,23 @@ async def _answer_error(answer: Callable[[Request, Any], ApiError], request: Req
     return answer(request, error).response
 
 
-class DefectLog:
+class DefectLog(Middleware):
     """Logs exceptions that no route should raise. Outermost: ``install_handlers`` has already given the answer further
     in.
 
     uvicorn would log them too, and then close a connection on which the client may have sent its next request.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_answered = False
 
-        async def noting(message: Message) -> None:
+        async def note_answer(message: Message) -> None:
             nonlocal is_answered
             is_answered = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self.app(scope, receive, note_answer)
         except Exception:
             if not is_answered:
                 raise  # in the middle of a stream: only closing the connection tells the client

@@ -23,7 +23,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hermes_worker.api.auth import needs_key, principal_in
+from hermes_worker.api.auth import needs_key, read_principal
 from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError, invalid, key_reused, unavailable
 from hermes_worker.api.operations import find_operations
@@ -56,10 +56,10 @@ def describe(path: str, method: str, operation: dict[str, Any]) -> None:
     description = "The same key with the same request gives the same answer for a day; docs/api.md says more."
     parameter = {"name": HEADER, "in": "header", "required": False, "schema": {"type": "string", "pattern": KEY_FORM}}
     operation.setdefault("parameters", []).append(parameter | {"description": description})
-    operation["responses"]["409"] = _conflict(operation["responses"].get("409"))
+    operation["responses"]["409"] = _describe_conflict(operation["responses"].get("409"))
 
 
-def _conflict(declared: Mapping[str, Any] | None) -> dict[str, Any]:
+def _describe_conflict(declared: Mapping[str, Any] | None) -> dict[str, Any]:
     """Describe the answer 409, beside what the operation itself answers with 409."""
     shape: dict[str, Any] = {"$ref": "#/components/schemas/ErrorDocument"}
     if declared is not None:
@@ -102,7 +102,7 @@ class IdempotencyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_post = scope["type"] == "http" and scope["method"] == "POST"
-        principal = principal_in(scope) if is_post and self._is_ours(scope) else None
+        principal = read_principal(scope) if is_post and self._is_ours(scope) else None
         if principal is None:
             await self._app(scope, receive, send)
             return
@@ -152,7 +152,7 @@ class IdempotencyMiddleware:
     ) -> None:
         captured = _Captured()
 
-        async def keeping(message: Message) -> None:
+        async def capture_message(message: Message) -> None:
             if message["type"] == "http.response.start":
                 captured.status = message["status"]
                 raw = ((key.decode("latin-1"), value.decode("latin-1")) for key, value in message["headers"])
@@ -165,7 +165,7 @@ class IdempotencyMiddleware:
 
         async with self._hold_key(name, token):
             try:
-                await self._app(scope, receive, keeping)
+                await self._app(scope, receive, capture_message)
             finally:
                 if not captured.is_kept:
                     await self._settle(name, token, captured)
@@ -223,7 +223,7 @@ def _replay_body(messages: list[Message], receive: Receive) -> Callable[[], Awai
     """Wrap ``receive`` for the route behind us, which has not seen the body yet."""
     waiting = list(messages)
 
-    async def received() -> Message:
+    async def receive_again() -> Message:
         return waiting.pop(0) if waiting else await receive()
 
-    return received
+    return receive_again

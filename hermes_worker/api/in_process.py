@@ -25,14 +25,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker import installed
 from hermes_worker.api.app import build_app, build_context
-from hermes_worker.api.auth import Keyholders, bearer_of
+from hermes_worker.api.auth import Keyholders, read_bearer
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.operations import is_path_of
 from hermes_worker.api.server import ApiServer
 from hermes_worker.broker.queue import build_home_client, build_redis_client
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.principals import format_key_holder
-from hermes_worker.local.paths import StackNote, embedded_broker_url, find_running_stack
+from hermes_worker.local.paths import StackNote, find_embedded_broker_url, find_running_stack
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.settings.server_key import KEY_PREFIX, build_keyring, compute_fingerprint
@@ -53,29 +53,29 @@ class AloneApp:
         logins = PageLogins(client.database, format_key_holder(compute_fingerprint(key)))
         keyring, proofs = build_keyring(client.settings), Keyring([key])
         context = build_context(client, FollowPolicy(), logins, keyring=keyring, proofs=proofs)
-        self._context = replace(context, stack=partial(_stack_of, client.settings))
+        self._context = replace(context, stack=partial(_find_stack, client.settings))
         self._holders = Keyholders(key, _find_no_principal, _find_no_principal, Tenants(client.database).require_tenant)
         self._apps: dict[tuple[str, ...], FastAPI] = {}
         self.state = State({"context": self._context})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._app(())(scope, receive, send)
+            await self._load_app(())(scope, receive, send)
         elif self._is_ours(scope):
-            await self._app(self._find_router_names(scope["path"]))(scope, receive, send)
+            await self._load_app(self._find_router_names(scope["path"]))(scope, receive, send)
         else:
             refusal = ApiError(401, "This is the API of one command, which has the only key.", code="invalid_api_key")
             await refusal.response(scope, receive, send)
 
     def _is_ours(self, scope: Scope) -> bool:
-        given = bearer_of(Headers(scope=scope)) or ""
+        given = read_bearer(Headers(scope=scope)) or ""
         return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._key.reveal().encode())
 
     def _find_router_names(self, path: str) -> tuple[str, ...]:
         routers = installed.get_installed().routers.values()
         return tuple(each.name for each in routers if any(is_path_of(template, path) for template in each.paths))
 
-    def _app(self, names: tuple[str, ...]) -> ASGIApp:
+    def _load_app(self, names: tuple[str, ...]) -> ASGIApp:
         if names not in self._apps:
             routers = installed.get_installed().routers
             app = build_app(self._context, self._holders, [routers[name] for name in names])
@@ -91,7 +91,7 @@ async def _answer_unavailable(_request: Request, error: Exception) -> JSONRespon
     return ApiError(503, f"{str(error)[:1].upper()}{str(error)[1:]}.", code="database_unavailable").response
 
 
-def _stack_of(settings: Settings) -> StackNote | None:
+def _find_stack(settings: Settings) -> StackNote | None:
     return find_running_stack(settings.home) if settings.broker.url is None else None
 
 
@@ -105,7 +105,7 @@ class AloneApi:
     def __init__(self, settings: Settings) -> None:
         """Begin to serve. Raises ``ConfigurationError``, and ``UnavailableError`` where the database cannot be used."""
         self.key = Secret(f"{KEY_PREFIX}{secrets.token_urlsafe(32)}")
-        self._client = _client_of(settings)
+        self._client = _build_client(settings)
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -123,11 +123,11 @@ class AloneApi:
         self._client.close()
 
 
-def _client_of(settings: Settings) -> Client:
+def _build_client(settings: Settings) -> Client:
     server = replace(settings.server, page=False, cors_origins=())
     database = open_database(settings)
     url = settings.broker.url
-    broker = build_redis_client(url) if url else build_home_client(lambda: embedded_broker_url(settings.home))
+    broker = build_redis_client(url) if url else build_home_client(lambda: find_embedded_broker_url(settings.home))
     return build_client(replace(settings, server=server), database, broker)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from hermes_worker.api.formats import NOT_BLANK, TextFormat, build_text_schema, text, text_or_nothing
 from hermes_worker.api.schema import WHOLE
@@ -36,7 +36,7 @@ def _list_of(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "array", "maxItems": LIST_MAX, "items": item})
 
 
-def _from(low: float, high: float, kind: str = "integer") -> WithJsonSchema:
+def _declare_range(low: float, high: float, kind: str = "integer") -> WithJsonSchema:
     return WithJsonSchema({"type": kind, "minimum": low, "maximum": high})
 
 
@@ -66,10 +66,8 @@ _JOB_ID = "[0-9a-f]{12}"
 _SESSION = r"(?!.*\.\.)[!-.0-\[\]-~]{1,256}"
 
 
-class JobBody(BaseModel):
+class JobBody(BaseModel, extra="forbid", strict=True):
     """What a request may say of a job."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: (
         Annotated[
@@ -97,7 +95,7 @@ class JobBody(BaseModel):
     )
     starts_at: Annotated[str, text_or_nothing(TextFormat.TIMESTAMP)] | None = None
     ends_at: Annotated[str, text_or_nothing(TextFormat.TIMESTAMP)] | None = None
-    jitter_s: Annotated[int, WHOLE, _from(0, JITTER_S_MAX)] | None = None
+    jitter_s: Annotated[int, WHOLE, _declare_range(0, JITTER_S_MAX)] | None = None
     enabled: bool | None = None
     skill: Annotated[str, _form(_SKILL)] | None = Field(
         None, description="One of 'skills', which counts if both are given."
@@ -128,18 +126,18 @@ class JobBody(BaseModel):
     wrap_response: bool | None = None
     overlap: Annotated[str, _one_of(*Overlap)] | None = None
     catch_up: Annotated[str, _one_of(*CatchUp)] | None = None
-    misfire_grace_s: Annotated[int, WHOLE, _from(0, 86_400)] | None = None
-    failures_max: Annotated[int, WHOLE, _from(1, 1_000_000)] | None = None
-    iterations_max: Annotated[int, WHOLE, _from(1, 100_000)] | None = None
-    tokens_max: Annotated[int, WHOLE, _from(1, 10**12)] | None = None
-    wall_s_max: Annotated[float, _from(1, _DAYS_S, "number")] | None = None
-    idle_s_max: Annotated[float, _from(0, _DAYS_S, "number")] | None = None
-    iterations_per_day: Annotated[int, WHOLE, _from(1, 10**9)] | None = None
-    tokens_per_day: Annotated[int, WHOLE, _from(1, 10**15)] | None = None
+    misfire_grace_s: Annotated[int, WHOLE, _declare_range(0, 86_400)] | None = None
+    failures_max: Annotated[int, WHOLE, _declare_range(1, 1_000_000)] | None = None
+    iterations_max: Annotated[int, WHOLE, _declare_range(1, 100_000)] | None = None
+    tokens_max: Annotated[int, WHOLE, _declare_range(1, 10**12)] | None = None
+    wall_s_max: Annotated[float, _declare_range(1, _DAYS_S, "number")] | None = None
+    idle_s_max: Annotated[float, _declare_range(0, _DAYS_S, "number")] | None = None
+    iterations_per_day: Annotated[int, WHOLE, _declare_range(1, 10**9)] | None = None
+    tokens_per_day: Annotated[int, WHOLE, _declare_range(1, 10**15)] | None = None
     cost_usd_per_day: Annotated[float | str, _DOLLARS] | None = None
     cost_usd_max: Annotated[float | str, _DOLLARS] | None = None
     approvals: Annotated[str, _one_of("ask", "deny", "approve")] | None = None
-    approval_s: Annotated[float, _from(1, _DAYS_S, "number")] | None = None
+    approval_s: Annotated[float, _declare_range(1, _DAYS_S, "number")] | None = None
     network: Annotated[str, _one_of("open", "proxy", "none")] | None = None
 
     @property
@@ -164,7 +162,7 @@ _OUR_NAMES = {
 """Fields whose names in Hermes Agent differ from ours."""
 
 
-def _body(**more: Any) -> dict[str, Any]:
+def _declare_body(**more: Any) -> dict[str, Any]:
     schema = {**JobBody.model_json_schema(), **more}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -195,7 +193,7 @@ _AGREEING = [
 """Schemas for what only the fields of a new job together can get wrong. What a change leaves a job with depends on what
 the job was."""
 _PLAIN = JobBody.model_json_schema()["properties"]
-NEW_JOB = _body(
+NEW_JOB = _declare_body(
     required=["name", "schedule"],
     allOf=_AGREEING,
     properties={
@@ -204,4 +202,4 @@ NEW_JOB = _body(
         "schedule": build_text_schema(TextFormat.SCHEDULE, description=_PLAIN["schedule"]["description"]),
     },
 )
-CHANGED_JOB = _body(minProperties=1)
+CHANGED_JOB = _declare_body(minProperties=1)

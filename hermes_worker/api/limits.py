@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes_worker.api.errors import ApiError, FlatRefusal
+from hermes_worker.api.middleware import Middleware
 
 BODY_BYTES_MAX = 10_000_000
 """Longest body of a request in bytes."""
@@ -31,12 +32,9 @@ XML = ("text/xml", "application/xml")
 """WeCom sends messages as such. The platform's signature is checked before anything of the body is read."""
 
 
-class OneLength:
+class OneLength(Middleware):
     """Refuses a request that says in two ways where its body ends, and closes its connection: parsers in front of us
     may believe the other one and take the rest for another request (RFC 9112, section 6.1)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -46,7 +44,7 @@ class OneLength:
                 error = ApiError(400, message, code="invalid_http_request", headers={"Connection": "close"})
                 await error.response(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
 
 class BodyLimit:
@@ -64,13 +62,13 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._refusal(headers) or _wrong_type(scope["path"], headers)
+        refusal = self._find_refusal(headers) or _wrong_type(scope["path"], headers)
         if refusal is not None:
             await refusal.response(scope, receive, send)
             return
         await self._app(scope, self._limit_body(receive), send)
 
-    def _refusal(self, headers: Headers) -> ApiError | None:
+    def _find_refusal(self, headers: Headers) -> ApiError | None:
         lengths = headers.getlist("content-length")
         if not lengths:
             return None
@@ -87,7 +85,7 @@ class BodyLimit:
         give_up_at: float | None = None
         is_whole = False
 
-        async def counted() -> Message:
+        async def receive_bounded() -> Message:
             nonlocal received, give_up_at, is_whole
             if is_whole:
                 return await receive()  # what comes now is that the client has left, at any time
@@ -103,7 +101,7 @@ class BodyLimit:
                 raise self._too_large()
             return message
 
-        return counted
+        return receive_bounded
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body is larger than {self._bytes_max} bytes.", code="body_too_large")
@@ -118,18 +116,18 @@ def _wrong_type(path: str, headers: Headers) -> ApiError | None:
         taken = (*taken, *XML)
     if path == _FILES:
         taken = (MULTIPART,)
-    if not has_body or media_type(headers.getlist("content-type")) in taken:
+    if not has_body or read_media_type(headers.getlist("content-type")) in taken:
         return None
     message = f"The Content-Type of a request body must be {' or '.join(taken)}."
     return ApiError(415, message, code="unsupported_media_type")
 
 
-def media_type(given: Sequence[str]) -> str | None:
+def read_media_type(given: Sequence[str]) -> str | None:
     """Read the name in a request's ``Content-Type``, without parameters; ``None`` where it has none, or several."""
     return given[0].partition(";")[0].strip().lower() if len(given) == 1 else None
 
 
-async def whole_body(request: Request, bytes_max: int) -> bytes:
+async def read_whole_body(request: Request, bytes_max: int) -> bytes:
     """Read the body that a platform or a service sends. Raises ``FlatRefusal`` for a longer one: at once when it
     declares its length, else at the byte that is one too many."""
     declared = request.headers.get("content-length", "")

@@ -45,19 +45,19 @@ class Conversation:
 
 def parse_conversation(given: object, history: object) -> Conversation:
     """Parse the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
-    earlier = _rows(history if history is not None else [], "conversation_history")
+    earlier = _parse_rows(history if history is not None else [], "conversation_history")
     if isinstance(given, str):
-        return _conversation(earlier, _require_message(given, "input"))
+        return _build_conversation(earlier, _require_message(given, "input"))
     if not isinstance(given, list):
         raise invalid("input", "Invalid 'input': it must be a string or a list of messages.", "invalid_type")
     if not given:
         raise invalid("input", "Invalid 'input': the list has no message.")
-    rows = _rows(given, "input")
+    rows = _parse_rows(given, "input")
     last = rows.pop()
     where = f"input[{len(given) - 1}]"
     if last.role != "user":
         raise invalid(f"{where}.role", f"Invalid '{where}.role': the last message must be the user's.")
-    return _conversation([*earlier, *rows], _require_message(last.content, where))
+    return _build_conversation([*earlier, *rows], _require_message(last.content, where))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _MessageRow:
     content: Content
 
 
-def _conversation(rows: Sequence[_MessageRow], spoken: Content) -> Conversation:
+def _build_conversation(rows: Sequence[_MessageRow], spoken: Content) -> Conversation:
     return Conversation(
         input=spoken,
         history=[{"role": row.role, "content": row.content} for row in rows if row.role not in _INSTRUCTING],
@@ -81,15 +81,15 @@ def _require_message(content: Content, where: str) -> Content:
     return content if not isinstance(content, str) else require_text_length(content, where)
 
 
-def _rows(given: object, where: str) -> list[_MessageRow]:
+def _parse_rows(given: object, where: str) -> list[_MessageRow]:
     if not isinstance(given, list):
         raise invalid(where, f"Invalid '{where}': it must be a list of messages.", "invalid_type")
     if len(given) > ITEMS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} messages.")
-    return [_row(item, f"{where}[{position}]") for position, item in enumerate(given)]
+    return [_parse_row(item, f"{where}[{position}]") for position, item in enumerate(given)]
 
 
-def _row(item: object, where: str) -> _MessageRow:
+def _parse_row(item: object, where: str) -> _MessageRow:
     if isinstance(item, str):
         return _MessageRow("user", require_text_length(item, where))
     if not isinstance(item, dict):
@@ -107,13 +107,13 @@ def _row(item: object, where: str) -> _MessageRow:
         raise invalid(
             f"{where}.content", f"Missing required parameter: '{where}.content'.", "missing_required_parameter"
         )
-    content = content_of(item["content"], f"{where}.content")
+    content = parse_content(item["content"], f"{where}.content")
     if role != "user" and not isinstance(content, str):
         raise invalid(f"{where}.content", f"Invalid '{where}.content': only the user's messages may have images.")
     return _MessageRow(role, content)
 
 
-def content_of(given: object, where: str) -> Content:
+def parse_content(given: object, where: str) -> Content:
     """Parse a content: text, or parts when one of them is not text. Raises ``ApiError``."""
     if isinstance(given, str):
         return require_text_length(given, where)
@@ -121,13 +121,13 @@ def content_of(given: object, where: str) -> Content:
         raise invalid(where, f"Invalid '{where}': it must be a string or a list of parts.", "invalid_type")
     if len(given) > ITEMS_MAX:
         raise invalid(where, f"Invalid '{where}': it has more than {ITEMS_MAX} parts.")
-    parts = [_part(part, f"{where}[{position}]") for position, part in enumerate(given)]
+    parts = [_parse_part(part, f"{where}[{position}]") for position, part in enumerate(given)]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     require_text_length("\n".join(texts), where)
     return "\n".join(texts) if len(texts) == len(parts) else parts
 
 
-def _part(given: object, where: str) -> dict[str, Any]:
+def _parse_part(given: object, where: str) -> dict[str, Any]:
     if isinstance(given, str):
         return {"type": "text", "text": given}
     kind = given.get("type") if isinstance(given, dict) else None
@@ -138,13 +138,13 @@ def _part(given: object, where: str) -> dict[str, Any]:
             raise invalid(f"{where}.text", f"Invalid '{where}.text': it must be a string.", "invalid_content_part")
         return {"type": "text", "text": given["text"]}
     if kind in _IMAGE_PARTS:
-        return {"type": "image_url", "image_url": _image(given, where)}
+        return {"type": "image_url", "image_url": _parse_image(given, where)}
     if kind in _FILE_PARTS:
-        return _file(given, where)
+        return _parse_file(given, where)
     raise invalid(f"{where}.type", f"Invalid '{where}.type': {kind[:40]!r} is not known.", "invalid_content_part")
 
 
-def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _parse_file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Parse a file that is brought as data: a picture stays one, a text is shown with its name. Raises ``ApiError`` for
     any other."""
     file = part.get("file")
@@ -155,7 +155,7 @@ def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
         what = "a 'file_data' of the form data:TYPE;base64,DATA (files are not fetched from addresses)"
         raise ApiError(400, f"'{where}' is a file without {what}.", code="unsupported_content_type", param=where)
     if match["type"].startswith("image/"):
-        return {"type": "image_url", "image_url": _image({"image_url": data}, where)}
+        return {"type": "image_url", "image_url": _parse_image({"image_url": data}, where)}
     try:
         text = base64.b64decode(match["data"], validate=True).decode("utf-8")
     except ValueError:
@@ -165,7 +165,7 @@ def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "text", "text": f"[file {name}]\n{text}\n[end of {name}]"}
 
 
-def _image(part: Mapping[str, Any], where: str) -> dict[str, str]:
+def _parse_image(part: Mapping[str, Any], where: str) -> dict[str, str]:
     """Parse an image part: chat completions put the address into an object, the Responses API beside the type."""
     given = part.get("image_url")
     source = {**part, **given} if isinstance(given, dict) else {**part, "url": given}

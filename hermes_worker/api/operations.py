@@ -27,10 +27,10 @@ def find_operations(document: Mapping[str, Any], path: str) -> dict[str, Operati
 
 def is_path_of(template: str, path: str) -> bool:
     """Whether the path of a request is one that the document names ``template``."""
-    return bool(_form_of(template).fullmatch(path))
+    return bool(_compile_form(template).fullmatch(path))
 
 
-def _form_of(template: str) -> re.Pattern[str]:
+def _compile_form(template: str) -> re.Pattern[str]:
     if template not in _FORMS:
         _FORMS[template] = re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)))
     return _FORMS[template]

@@ -51,18 +51,18 @@ class _PageFile:
 
 
 @cache
-def page_files() -> dict[str, _PageFile]:
+def load_page_files() -> dict[str, _PageFile]:
     """Read all files of the page, by path; the page itself is ``/``."""
-    found = dict(_files_below(resources.files("hermes_worker") / "web", FILES))
+    found = dict(_list_files_below(resources.files("hermes_worker") / "web", FILES))
     return {"/" if path == f"{FILES}index.html" else path: file for path, file in found.items()}
 
 
-def _files_below(folder: Traversable, prefix: str) -> list[tuple[str, _PageFile]]:
+def _list_files_below(folder: Traversable, prefix: str) -> list[tuple[str, _PageFile]]:
     found: list[tuple[str, _PageFile]] = []
     for each in folder.iterdir():
         kind = _KINDS.get(each.name[each.name.rfind(".") :]) if "." in each.name else None
         if each.is_dir():
-            found += _files_below(each, f"{prefix}{each.name}/")
+            found += _list_files_below(each, f"{prefix}{each.name}/")
         elif kind is not None:
             content = each.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
@@ -72,10 +72,10 @@ def _files_below(folder: Traversable, prefix: str) -> list[tuple[str, _PageFile]
 
 
 @cache
-def page_policy() -> str:
+def build_page_policy() -> str:
     """Build the Content-Security-Policy of the page: its own files and the API, one inline map of its modules by hash,
     and no way from a text to HTML."""
-    [inline] = _SCRIPT.findall(page_files()["/"].content.decode("utf-8"))
+    [inline] = _SCRIPT.findall(load_page_files()["/"].content.decode("utf-8"))
     digest = base64.b64encode(hashlib.sha256(inline.encode("utf-8")).digest()).decode("ascii")
     return (
         f"default-src 'none'; script-src 'self' 'sha256-{digest}'; style-src 'self'; connect-src 'self'; "
@@ -92,7 +92,7 @@ class PageFiles:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        file = page_files().get(scope["path"]) if scope["type"] == "http" else None
+        file = load_page_files().get(scope["path"]) if scope["type"] == "http" else None
         if file is None or scope["method"] not in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
@@ -103,7 +103,7 @@ class PageFiles:
         kept = {
             "Cache-Control": "no-cache",
             "ETag": file.tag,
-            "Content-Security-Policy": page_policy(),
+            "Content-Security-Policy": build_page_policy(),
             "Vary": "Accept-Encoding",
         }
         if headers.get("if-none-match") == file.tag:

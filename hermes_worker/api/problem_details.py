@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457), for whoever names that media type in ``Accept``."""
+"""Errors as problem details (RFC 9457), for requests that name that media type in ``Accept``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from hermes_worker.api.middleware import Middleware
 from hermes_worker.core.json_values import parse_json
 
 MEDIA_TYPE = "application/problem+json"
 
 
-class ProblemDetails:
+class ProblemDetails(Middleware):
     """ASGI middleware that writes the errors of all routes and guards anew, from either of their shapes."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or MEDIA_TYPE not in Headers(scope=scope).get("accept", "").lower():
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         held: Message | None = None
         body = b""
@@ -44,7 +42,7 @@ class ProblemDetails:
                 await send(held)
                 await send({"type": "http.response.body", "body": problem})
 
-        await self._app(scope, receive, send_problem)
+        await self.app(scope, receive, send_problem)
 
 
 def _is_error(start: Message) -> bool:

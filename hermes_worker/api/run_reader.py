@@ -44,9 +44,9 @@ class Teller(Protocol[T_co]):
     def wants_rows(self) -> bool:
         """Whether there are rows that must be sent before live entries that already came."""
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[T_co]: ...
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[T_co]: ...
 
-    def live(self, entry: LiveEntry, at: float) -> Sequence[T_co]: ...
+    def translate_live(self, entry: LiveEntry, at: float) -> Sequence[T_co]: ...
 
 
 def read_stream_start(views: Views, run_id: str) -> sse.StreamStart:
@@ -98,16 +98,16 @@ async def _pass_on(
         return
     if news.are_rows_due:
         # Rows first: a live entry may depend on a row, never the other way round.
-        async for told in _new_rows(context, run_id, teller, feed):
+        async for told in _iterate_new_rows(context, run_id, teller, feed):
             yield told
-    if said := [one for heard in news.entries for one in teller.live(heard.entry, heard.at)]:
+    if said := [one for heard in news.entries for one in teller.translate_live(heard.entry, heard.at)]:
         yield said
     if teller.wants_rows and feed.may_read():
-        async for told in _new_rows(context, run_id, teller, feed):
+        async for told in _iterate_new_rows(context, run_id, teller, feed):
             yield told
 
 
-async def _new_rows(
+async def _iterate_new_rows(
     context: ApiContext, run_id: str, teller: Teller[T_co], feed: Feed
 ) -> AsyncIterator[Sequence[T_co]]:
     while not teller.is_over:
@@ -116,7 +116,7 @@ async def _new_rows(
         except UnavailableError:
             # The thread that looks for rows says so once for all readers, and wakes them when the database is back.
             return
-        told = teller.rows(rows, usage)
+        told = teller.translate_rows(rows, usage)
         if rows:
             feed.confirm_rows(teller.seq)
         if told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker import __version__
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK, TENANT_FORM, TextFormat, text, text_or_nothing
@@ -64,7 +64,11 @@ IMAGE_PART = {
 }
 
 
-def _message(roles: list[str], parts: list[dict[str, Any]], *, is_role_told: bool) -> dict[str, Any]:
+class RequestBody(BaseModel, extra="forbid", strict=True):
+    """The body of a request. A field that is not known, or of another type, is refused."""
+
+
+def _declare_message(roles: list[str], parts: list[dict[str, Any]], *, is_role_told: bool) -> dict[str, Any]:
     listed = {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": parts}}
     return {
         "type": "object",
@@ -86,8 +90,8 @@ _MESSAGES_SCHEMA = {
     "items": {
         "anyOf": [
             {"type": "string", "minLength": 1, "maxLength": TEXT_CHARS_MAX},
-            _message(["user"], [TEXT, TEXT_PART, IMAGE_PART], is_role_told=False),
-            _message(["assistant", "system", "developer"], [TEXT, TEXT_PART], is_role_told=True),
+            _declare_message(["user"], [TEXT, TEXT_PART, IMAGE_PART], is_role_told=False),
+            _declare_message(["assistant", "system", "developer"], [TEXT, TEXT_PART], is_role_told=True),
         ]
     },
 }
@@ -120,10 +124,8 @@ SettingText = Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
 RunSettings = Annotated[dict[SettingKey, SettingText], Field(max_length=64)]
 
 
-class CreateRun(BaseModel):
+class CreateRun(RequestBody):
     """A run to be made."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     input: Input
     instructions: str | None = Field(None, max_length=200_000, description="Joins a new session's system prompt.")
@@ -244,10 +246,8 @@ TIME_MAX = 1e11
 """The largest time, in epoch seconds."""
 
 
-class ListRuns(BaseModel):
+class ListRuns(BaseModel, extra="forbid"):
     """Which runs to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=100)
     before: str | None = Field(
@@ -306,10 +306,8 @@ class ListRunsInShort(ListRuns):
     )
 
 
-class ListDeliveries(BaseModel):
+class ListDeliveries(BaseModel, extra="forbid"):
     """Which deliveries to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(20, ge=1, le=100)
     before: str | None = Field(
@@ -375,10 +373,8 @@ class Ready(BaseModel):
 HealthState = Literal["ok", "degraded", "unavailable"]
 
 
-class CheckObject(BaseModel):
+class CheckObject(BaseModel, extra="allow"):
     """One check. Facts beside these differ from check to check."""
-
-    model_config = ConfigDict(extra="allow")
 
     status: HealthState
     error: str | None = None
@@ -423,21 +419,23 @@ def build_call_object(call: CallView) -> CallObject:
 def build_budget_object(tree: TreeBudget) -> BudgetObject:
     return BudgetObject(
         run_id=tree.owner_run_id,
-        dimensions=_dimensions(tree),
-        own=_dimensions(tree.own),
+        dimensions=_build_dimensions(tree),
+        own=_build_dimensions(tree.own),
         has_unknown_cost=tree.budget.has_unknown_cost,
         children=[
-            ShareObject(run_id=share.run_id, index=share.index, status=share.status, dimensions=_dimensions(share))
+            ShareObject(
+                run_id=share.run_id, index=share.index, status=share.status, dimensions=_build_dimensions(share)
+            )
             for share in tree.children
         ],
         children_total=tree.children_total,
     )
 
 
-def _dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
+def _build_dimensions(of: TreeBudget | Share) -> dict[str, DimensionObject]:
     return {
         dimension.value: DimensionObject(limit=limit, reserved=reserved, spent=spent)
-        for dimension, limit, reserved, spent in of.dimensions()
+        for dimension, limit, reserved, spent in of.iterate_dimensions()
     }
 
 

@@ -137,7 +137,7 @@ class ApiServer(uvicorn.Server):
         self._drain_s = client.settings.server.drain_s
         self._leaves_at: float | None = None
         self._on_ready = on_ready
-        self.url = _url(sockets[0], "http" if tls is None else "https")
+        self.url = _format_url(sockets[0], "http" if tls is None else "https")
 
     @property
     def followers(self) -> int:
@@ -266,7 +266,7 @@ def open_sockets(server: ServerSettings) -> list[socket.socket]:
     """Open listening sockets for every address of ``server.host``. Raises ``ConfigurationError``."""
     sockets: list[socket.socket] = []
     port = server.port
-    for family, address in _addresses(server):
+    for family, address in _resolve_addresses(server):
         # asyncio turns Nagle's algorithm off only where the protocol is named; with it every answer takes 40 ms.
         sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -288,7 +288,7 @@ def open_sockets(server: ServerSettings) -> list[socket.socket]:
     return sockets
 
 
-def _addresses(server: ServerSettings) -> list[tuple[socket.AddressFamily, str]]:
+def _resolve_addresses(server: ServerSettings) -> list[tuple[socket.AddressFamily, str]]:
     try:
         found = socket.getaddrinfo(server.host.strip("[]"), server.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -314,6 +314,6 @@ def _explain_failure(server: ServerSettings, error: OSError) -> str:
             return f"server.host (HERMES_SERVER_HOST) is {server.host!r}, which cannot be used: {error.strerror}"
 
 
-def _url(sock: socket.socket, scheme: str) -> str:
+def _format_url(sock: socket.socket, scheme: str) -> str:
     host, port = sock.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

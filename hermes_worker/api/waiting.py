@@ -20,7 +20,7 @@ _RUNS_AT_ONCE = 1_000
 
 
 class RunEnds(Protocol):
-    """Where waiting requests look."""
+    """Loads which runs have ended, for requests that wait for one."""
 
     @property
     def leaving(self) -> threading.Event:
@@ -56,7 +56,7 @@ class WaitingRequests:
         """Wait until all of the runs have ended (or one of them, with ``is_any``) or the time is over, and return how
         those ended that have. Raises ``ApiError`` when too many requests wait, and ``UnavailableError``."""
         waiter = _Waiter(run_ids=frozenset(run_ids), is_any=is_any)
-        waiter.take(await _ends(rows, waiter.run_ids))
+        waiter.take(await _find_ends(rows, waiter.run_ids))
         if timeout_s <= 0 or waiter.is_over.is_set():
             return waiter.ended
         with self._one_more(rows, waiter):
@@ -80,14 +80,14 @@ class WaitingRequests:
             self._waiters.discard(waiter)
 
     async def _look(self, rows: RunEnds) -> None:
-        """Ends with the last who waits."""
+        """Look at the rows at intervals until no request waits."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             if not self._waiters:
                 return
             wanted = frozenset[str]().union(*(waiter.run_ids - waiter.ended.keys() for waiter in self._waiters))
             try:
-                ends = await _ends(rows, wanted)
+                ends = await _find_ends(rows, wanted)
             except UnavailableError:
                 continue
             for waiter in self._waiters:
@@ -96,7 +96,7 @@ class WaitingRequests:
                     waiter.is_over.set()  # this process is to end: its clients ask another
 
 
-async def _ends(rows: RunEnds, run_ids: frozenset[str]) -> dict[str, LastStatus]:
+async def _find_ends(rows: RunEnds, run_ids: frozenset[str]) -> dict[str, LastStatus]:
     listed, found = sorted(run_ids), dict[str, LastStatus]()
     for start in range(0, len(listed), _RUNS_AT_ONCE):
         found |= await rows.run_ends(listed[start : start + _RUNS_AT_ONCE])

@@ -112,7 +112,7 @@ class _SoughtBroker(redis.ConnectionPool):
         self._owners: dict[int, redis.ConnectionPool] = {}
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
-        """Raises ``NoBroker``."""
+        """Take a connection to the broker that runs now. Raises ``NoBroker``."""
         url = self._seek()
         if url is None:
             raise NoBroker("no broker runs here")
@@ -182,7 +182,7 @@ def log_broker_failure(doing: str, error: Exception, **facts: object) -> None:
     if advice := find_advice(error):
         facts = {**facts, "advice": advice}
     elif isinstance(error, redis.ResponseError) and not is_protocol_error(error):
-        facts = {**facts, "answer": _answer_text(error)[:_ANSWER_CHARS_MAX]}
+        facts = {**facts, "answer": _read_answer_text(error)[:_ANSWER_CHARS_MAX]}
     broker_outage.note_failure(doing=doing, **facts, error=type(error).__name__)
 
 
@@ -191,7 +191,7 @@ def explain_outage(error: Exception) -> str:
     if advice := find_advice(error):
         return advice
     if isinstance(error, redis.ResponseError) and not is_protocol_error(error):
-        return f"the broker answers and refuses what is needed: {_answer_text(error)[:_ANSWER_CHARS_MAX]}"
+        return f"the broker answers and refuses what is needed: {_read_answer_text(error)[:_ANSWER_CHARS_MAX]}"
     return (
         f"the broker does not answer ({type(error).__name__}): start it, or correct HERMES_BROKER_URL; runs are "
         "accepted and go on as soon as it does"
@@ -204,10 +204,10 @@ def is_protocol_error(error: BaseException) -> bool:
     """
     if isinstance(error, redis.InvalidResponse):
         return True
-    return isinstance(error, redis.ResponseError) and _answer_text(error).lower().startswith(_NOT_UNDERSTOOD)
+    return isinstance(error, redis.ResponseError) and _read_answer_text(error).lower().startswith(_NOT_UNDERSTOOD)
 
 
-def _answer_text(error: BaseException) -> str:
+def _read_answer_text(error: BaseException) -> str:
     """The server's answer, without the prefix that redis-py adds in a pipeline."""
     return str(error).rpartition(" of pipeline caused error: ")[2]
 
@@ -221,11 +221,13 @@ def is_refusal(error: Exception) -> bool:
 
 def find_advice(error: Exception) -> str | None:
     """What to do about a broker that refuses us so; ``None`` for any other error."""
-    if isinstance(error, redis.ResponseError) and _answer_text(error).startswith(_REFUSED_IN_SCRIPT):
+    if isinstance(error, redis.ResponseError) and _read_answer_text(error).startswith(_REFUSED_IN_SCRIPT):
         return REFUSED_ADVICE
     advice = next((advice for kinds, advice in _ADVICE if isinstance(error, kinds)), None)
     if advice is None and isinstance(error, redis.RedisError):
-        advice = next((advice for words, advice in _ADVICE_ON_WORDS if _answer_text(error).startswith(words)), None)
+        advice = next(
+            (advice for words, advice in _ADVICE_ON_WORDS if _read_answer_text(error).startswith(words)), None
+        )
     return advice
 
 
@@ -400,7 +402,7 @@ class HintPublisher:
         for queue, message in batch:
             by_queue.setdefault(queue, []).append(message)
         commands = [
-            (_queue_key(queue), messages[start : start + _BATCH])
+            (_build_queue_key(queue), messages[start : start + _BATCH])
             for queue, messages in by_queue.items()
             for start in range(0, len(messages), _BATCH)
         ]
@@ -436,22 +438,22 @@ class HintPublisher:
             group_id = None
             if len(hints) > 1:
                 group_id = groups.setdefault(hint.group or hint.effect.run_id, str(uuid.uuid4()))
-            label, parent = format_effect_label(hint.effect), self._traceparent(hint)
+            label, parent = format_effect_label(hint.effect), self._find_traceparent(hint)
             message = render_envelope(name, queue, arguments, label, group_id=group_id, traceparent=parent)
             messages.append((queue, message))
         return messages
 
-    def _traceparent(self, hint: Hint) -> str | None:
+    def _find_traceparent(self, hint: Hint) -> str | None:
         if self._of_run is None or isinstance(hint.effect, _OF_NO_RUN):
             return None
         return self._of_run(hint.effect.run_id)
 
-    def depths(self) -> Mapping[str, int] | None:
+    def count_waiting(self) -> Mapping[str, int] | None:
         """Messages waiting in each queue; ``None`` when the broker cannot be reached."""
         try:
             pipe = self._client.pipeline(transaction=False)
             for name in QueueName:
-                pipe.llen(_queue_key(name))
+                pipe.llen(_build_queue_key(name))
             lengths = pipe.execute()
         except (redis.RedisError, OSError) as error:
             log_broker_failure("measure the queues", error)
@@ -475,7 +477,7 @@ class HintPublisher:
             log_broker_failure(verb, error)
 
 
-def _queue_key(queue: QueueName) -> str:
+def _build_queue_key(queue: QueueName) -> str:
     return f"{KEY_PREFIX}{queue.value}"
 
 

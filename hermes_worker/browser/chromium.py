@@ -86,7 +86,7 @@ def find_chromium(configured: Path | None) -> str:
 
 
 def require_confinement(sandbox: Sandbox) -> None:
-    """Raises ``NoBrowserHere`` where a browser could not be confined."""
+    """Raise ``NoBrowserHere`` where a browser could not be confined."""
     standing = sandbox.find_backend()
     if standing.name != "bubblewrap":
         why = "; ".join(standing.reasons) or "commands are confined otherwise"

@@ -52,7 +52,7 @@ def build_browser_host(
     may use which browser. Raises ``OSError``.
     """
 
-    def started(resource: ResourceView, folder: Path) -> _HostedBrowser:
+    def start_browser(resource: ResourceView, folder: Path) -> _HostedBrowser:
         name = resource.resource_id
         chromium = start(folder)
         try:
@@ -62,6 +62,6 @@ def build_browser_host(
             raise
         return _HostedBrowser(name, endpoint, chromium, tools, relay)
 
-    host = ResourceHost(rows, ResourceKind.BROWSER, started, options)
+    host = ResourceHost(rows, ResourceKind.BROWSER, start_browser, options)
     relay = relay_of(host.may_use)
     return host

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from hermes_worker.agent.images import small_image
+from hermes_worker.agent.images import shrink_image
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.browser.declarations import (
     BACK,
     CDP,
@@ -75,7 +75,7 @@ class _BrowserTool:
             self._browsers.require_network(context.origin)
             return self._browsers.run_action(context.session_id, action, context.cancelled, opens=self.opens)
         except BrowserFailed as error:
-            return error_result(str(error))
+            return build_error_result(str(error))
 
 
 class NavigateTool(_BrowserTool):
@@ -87,9 +87,9 @@ class NavigateTool(_BrowserTool):
         try:
             parse_http_url(url, self._browsers.policy)
         except UnsafeUrl as error:
-            return error_result(f"{error} Nothing was opened.")
+            return build_error_result(f"{error} Nothing was opened.")
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             status, problem = await _navigate(visit, url)
             await visit.require_shown()
             if problem is not None:
@@ -99,7 +99,7 @@ class NavigateTool(_BrowserTool):
                 visit, {**facts, "snapshot": _render_snapshot(await _look_at_page(visit), is_full=False)}
             )
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class SnapshotTool(_BrowserTool):
@@ -108,14 +108,14 @@ class SnapshotTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         is_full = bool(arguments.get("full"))
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             await visit.require_shown()
             text = _render_snapshot(await _look_at_page(visit), is_full=is_full)
             return _build_result(
                 visit, {"success": True, "url": visit.page.url, "title": await _read_title(visit), "snapshot": text}
             )
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class ClickTool(_BrowserTool):
@@ -124,7 +124,7 @@ class ClickTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         ref = arguments["ref"].strip().removeprefix("@")
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             found = await _find_element(visit, ref)
             if isinstance(found, ToolResult):
                 return found
@@ -135,7 +135,7 @@ class ClickTool(_BrowserTool):
                 visit, {"success": True, "clicked": ref, "url": visit.page.url, "title": await _read_title(visit)}
             )
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class TypeTool(_BrowserTool):
@@ -144,9 +144,9 @@ class TypeTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         ref, text = arguments["ref"].strip().removeprefix("@"), arguments["text"]
         if len(text) > _TEXT_CHARS_MAX:
-            return error_result(f"the text has more than {_TEXT_CHARS_MAX} characters; nothing was typed")
+            return build_error_result(f"the text has more than {_TEXT_CHARS_MAX} characters; nothing was typed")
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             found = await _find_element(visit, ref)
             if isinstance(found, ToolResult):
                 return found
@@ -156,25 +156,25 @@ class TypeTool(_BrowserTool):
                 )
             return _build_result(visit, {"success": True, "typed_into": ref, "characters": len(text)})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class ScrollTool(_BrowserTool):
     spec = SCROLL
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             at = await _evaluate_own(visit, _SCROLL, -1 if arguments["direction"] == "up" else 1)
             return _build_result(visit, {"success": True, "scrolled": arguments["direction"], "position": at})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class BackTool(_BrowserTool):
     spec = BACK
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             before = visit.page.url
             with suppress(Exception):
                 await visit.page.go_back(timeout=_NAVIGATE_S * 500, wait_until="domcontentloaded")
@@ -185,7 +185,7 @@ class BackTool(_BrowserTool):
                 )
             return _build_result(visit, {"success": True, "url": visit.page.url, "title": await _read_title(visit)})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class PressTool(_BrowserTool):
@@ -194,24 +194,24 @@ class PressTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         key = arguments["key"].strip()
         if not 0 < len(key) <= _KEY_CHARS_MAX:
-            return error_result("name one key, such as Enter; nothing was pressed")
+            return build_error_result("name one key, such as Enter; nothing was pressed")
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             if visit.seen is None or visit.seen.page.url != visit.page.url:
-                return await _changed_page_result(visit, PageChange.ADDRESS, "pressed")
+                return await _build_changed_page_result(visit, PageChange.ADDRESS, "pressed")
             if problem := await _try_action(visit.page.keyboard.press(key)):
                 return _build_result(visit, {"success": False, "error": f"{key!r} could not be pressed: {problem}"})
             await visit.wait_until_settled()
             return _build_result(visit, {"success": True, "pressed": key, "url": visit.page.url})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class GetImagesTool(_BrowserTool):
     spec = GET_IMAGES
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             found = await _evaluate_own(visit, _IMAGES)
             images = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
             for each in images:
@@ -219,21 +219,21 @@ class GetImagesTool(_BrowserTool):
                     each["src"] = f"{each['src'][:40]}..."
             return _build_result(visit, {"success": True, "images": images[:_IMAGES_MAX], "count": len(images)})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class PageVisionTool(_BrowserTool):
     spec = VISION
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             await visit.require_shown()
             picture = await visit.page.screenshot(type="png", timeout=15_000, animations="disabled")
             if arguments.get("annotate"):
                 picture = _draw_refs(picture, await _find_element_boxes(visit))
-            small = small_image(picture, _SIDE_PX_MAX)
+            small = shrink_image(picture, _SIDE_PX_MAX)
             if small is None:
-                return error_result("the page could not be pictured")
+                return build_error_result("the page could not be pictured")
             asked = [
                 {"type": "text", "text": _ASK.format(question=arguments["question"][:_QUESTION_CHARS_MAX])},
                 {"type": "image_url", "image_url": {"url": small.data_url}},
@@ -242,16 +242,16 @@ class PageVisionTool(_BrowserTool):
             material = {"url": visit.page.url}
             return ToolResult(text="", consultation=Consultation(questions=(question,), material=material))
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
     def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
         [answer] = answers
         if answer.text is None:
-            return error_result(
+            return build_error_result(
                 f"no model could look at the page ({answer.failure}); one that can see is named by "
                 "HERMES_VISION_PROVIDERS (model.vision_providers)"
             )
-        return json_result({"success": True, "url": material["url"], "analysis": answer.text})
+        return build_json_result({"success": True, "url": material["url"], "analysis": answer.text})
 
 
 class ConsoleTool(_BrowserTool):
@@ -260,17 +260,17 @@ class ConsoleTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         expression = arguments.get("expression")
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             if expression:
                 return await _evaluate_expression(visit, expression)
             try:
                 async with asyncio.timeout(_CONSOLE_S):
                     messages = await _read_console(visit, clears=bool(arguments.get("clear")))
             except TimeoutError:
-                return error_result(f"the page did not give its messages within {_CONSOLE_S:g} s; it is too busy")
+                return build_error_result(f"the page did not give its messages within {_CONSOLE_S:g} s; it is too busy")
             return _build_result(visit, {"success": True, "messages": messages, "count": len(messages)})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 class CdpTool(_BrowserTool):
@@ -279,20 +279,22 @@ class CdpTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         timeout_s = min(max(float(arguments.get("timeout") or 30), 0.1), 60.0)
 
-        async def action(visit: BrowserVisit) -> ToolResult:
+        async def act(visit: BrowserVisit) -> ToolResult:
             wanted = arguments.get("target_id")
             if wanted and wanted != visit.target:
-                return error_result("there is no such tab in use; only the one of the last snapshot can be spoken to")
+                return build_error_result(
+                    "there is no such tab in use; only the one of the last snapshot can be spoken to"
+                )
             try:
                 async with _open_protocol(visit) as session, asyncio.timeout(timeout_s):
                     answer = await session.send(arguments["method"], dict(arguments.get("params") or {}))
             except TimeoutError:
-                return error_result(f"no answer within {timeout_s:g} s; what was done is not known")
+                return build_error_result(f"no answer within {timeout_s:g} s; what was done is not known")
             except Exception as error:
-                return error_result(f"{arguments['method']} failed: {_first_line(error)}")
+                return build_error_result(f"{arguments['method']} failed: {_read_first_line(error)}")
             return _build_result(visit, {"success": True, "result": _shorten_value(answer)})
 
-        return self.run_visit(action, context)
+        return self.run_visit(act, context)
 
 
 # --- parts of visits -------------------------------------------------------------------------------------------------
@@ -302,19 +304,19 @@ async def _navigate(visit: BrowserVisit, url: str) -> tuple[int | None, str | No
     """Open an address; return the status of the answer, or what went wrong. The present page cannot keep the
     browser.
     """
-    status, problem = await _goto(visit, url)
+    status, problem = await _open_page(visit, url)
     if problem is not None and _INTERRUPTED in problem:
         await _silence_page(visit)
-        status, problem = await _goto(visit, url)
+        status, problem = await _open_page(visit, url)
     return status, None if problem is None else f"the page could not be opened: {problem}"
 
 
-async def _goto(visit: BrowserVisit, url: str) -> tuple[int | None, str | None]:
+async def _open_page(visit: BrowserVisit, url: str) -> tuple[int | None, str | None]:
     before = visit.page.url
     try:
         response = await visit.page.goto(url, timeout=_NAVIGATE_S * 1000, wait_until="domcontentloaded")
     except Exception as error:
-        text = _first_line(error)
+        text = _read_first_line(error)
         if _says_gone(text):
             raise
         if "Timeout" in text:
@@ -363,18 +365,18 @@ async def _look_at_page(visit: BrowserVisit) -> PageLook:
 async def _find_element(visit: BrowserVisit, ref: str) -> str | ToolResult:
     """The selector of the model's ``ref`` now, or the result that says that it cannot be acted on."""
     if visit.seen is None:
-        return error_result("take a browser_snapshot first: refs are those of the last one")
+        return build_error_result("take a browser_snapshot first: refs are those of the last one")
     now = await visit.take_snapshot()
     found = find_same_element(visit.seen.page, now.page, ref)
     if isinstance(found, PageChange):
         if found is PageChange.UNKNOWN_REF:
-            return error_result(f"{found.value} {ref!r}; nothing was done")
-        return await _changed_page_result(visit, found, "done", now)
+            return build_error_result(f"{found.value} {ref!r}; nothing was done")
+        return await _build_changed_page_result(visit, found, "done", now)
     assert found.ref is not None
     return found.ref
 
 
-async def _changed_page_result(
+async def _build_changed_page_result(
     visit: BrowserVisit, why: PageChange, what: str, now: PageLook | None = None
 ) -> ToolResult:
     visit.shown = now or await visit.take_snapshot()
@@ -394,7 +396,7 @@ async def _try_action(work: Any) -> str | None:
     try:
         await work
     except Exception as error:
-        text = _first_line(error)
+        text = _read_first_line(error)
         if _says_gone(text):
             raise
         return text
@@ -413,9 +415,9 @@ async def _evaluate_expression(visit: BrowserVisit, expression: str) -> ToolResu
         async with asyncio.timeout(_CONSOLE_S):
             value = await visit.page.evaluate(expression)
     except TimeoutError:
-        return error_result(f"the expression did not end within {_CONSOLE_S:g} s; what it did is not known")
+        return build_error_result(f"the expression did not end within {_CONSOLE_S:g} s; what it did is not known")
     except Exception as error:
-        return error_result(f"the expression failed: {_first_line(error)}")
+        return build_error_result(f"the expression failed: {_read_first_line(error)}")
     return _build_result(visit, {"success": True, "value": _shorten_value(value)})
 
 
@@ -427,7 +429,7 @@ async def _evaluate_own(visit: BrowserVisit, expression: str, argument: object =
     except TimeoutError:
         raise BrowserFailed(f"the page did not react within {_CONSOLE_S:g} s") from None
     except Exception as error:
-        text = _first_line(error)
+        text = _read_first_line(error)
         if _says_gone(text):
             raise
         raise BrowserFailed(f"the page could not do that: {text}") from None
@@ -437,18 +439,18 @@ async def _read_console(visit: BrowserVisit, *, clears: bool) -> list[dict[str, 
     """The messages of the page's console that V8 keeps, and tells each new listener."""
     messages: list[dict[str, str]] = []
 
-    def said(event: Mapping[str, Any]) -> None:
+    def add_message(event: Mapping[str, Any]) -> None:
         parts = [str(each.get("value", each.get("description", each.get("type", "")))) for each in event["args"][:20]]
         messages.append({"type": str(event["type"]), "text": " ".join(parts)[:_MESSAGE_CHARS_MAX]})
 
-    def thrown(event: Mapping[str, Any]) -> None:
+    def add_exception(event: Mapping[str, Any]) -> None:
         details = event["exceptionDetails"]
         text = details.get("exception", {}).get("description") or details.get("text", "")
         messages.append({"type": "exception", "text": str(text)[:_MESSAGE_CHARS_MAX]})
 
     async with _open_protocol(visit) as session:
-        session.on("Runtime.consoleAPICalled", said)
-        session.on("Runtime.exceptionThrown", thrown)
+        session.on("Runtime.consoleAPICalled", add_message)
+        session.on("Runtime.exceptionThrown", add_exception)
         await session.send("Runtime.enable")
         # What was kept comes before the answer to the next command.
         await session.send("Runtime.getIsolateId")
@@ -498,7 +500,7 @@ def _render_snapshot(look: PageLook, *, is_full: bool) -> str:
 
 def _build_result(visit: BrowserVisit, facts: Mapping[str, object]) -> ToolResult:
     said = {**facts, "note": visit.lost} if visit.lost else facts
-    return json_result(said, is_error=facts.get("success") is False)
+    return build_json_result(said, is_error=facts.get("success") is False)
 
 
 def _shorten_value(value: Any) -> Any:
@@ -511,6 +513,6 @@ def _says_gone(text: str) -> bool:
     return "has been closed" in text or "Connection closed" in text
 
 
-def _first_line(error: BaseException) -> str:
+def _read_first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0].removeprefix("Page.").partition(": ")[2][:500] or text.splitlines()[0][:500]

@@ -143,7 +143,7 @@ class BrowserVisit:
         """The text of the page, and its passwords. Raises ``BrowserFailed``, and what the library raises."""
         opened = 0
 
-        def counted(_: object) -> None:
+        def count_document(_: object) -> None:
             nonlocal opened
             opened += 1
             if opened == _ROUNDS:  # the library would begin anew with each document, for the whole time
@@ -151,12 +151,12 @@ class BrowserVisit:
 
         try:
             async with asyncio.timeout(SNAPSHOT_S) as limit:
-                self.page.on("domcontentloaded", counted)
+                self.page.on("domcontentloaded", count_document)
                 try:
                     text = await self.page.aria_snapshot(mode="ai", timeout=SNAPSHOT_S * 1000)
                     return text, [each for frame in self.page.frames for each in await _read_passwords(frame)]
                 finally:
-                    self.page.remove_listener("domcontentloaded", counted)
+                    self.page.remove_listener("domcontentloaded", count_document)
         except TimeoutError:
             is_restless = opened >= _ROUNDS
             raise BrowserFailed(
@@ -191,7 +191,7 @@ class SessionBrowsers:
         self._driver = _BrowserDriver()
 
     def require_network(self, origin: RunOrigin) -> None:
-        """Raises ``BrowserFailed`` for a run whose commands have no network, and where the extra is missing."""
+        """Raise ``BrowserFailed`` for a run whose commands have no network, and where the extra is missing."""
         if decide_access(self._rules, origin).network is Network.NONE:
             raise BrowserFailed("runs from there have no network, so they have no browser")
         if (lacking := explain_missing_extra("browser")) is not None:

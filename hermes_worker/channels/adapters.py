@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hermes_worker import installed
-from hermes_worker.channels.catalog import WEBHOOK, WEBHOOK_SENDING, Platform, Sending, TextLimit, list_platforms
+from hermes_worker.channels.catalog import WEBHOOK, WEBHOOK_SENDING, Platform, Sending, list_platforms
 from hermes_worker.channels.exchange import Exchange, Outcome, Part
 from hermes_worker.channels.platforms import email
 from hermes_worker.channels.targets import Target
@@ -35,33 +35,9 @@ class Adapter:
         return kind
 
     @property
-    def key_kept_s(self) -> float:
-        """For how long the platform recognises a repetition, in seconds; 0 when it does not."""
-        return self.sending.key_kept_s
-
-    @property
-    def takes_files(self) -> bool:
-        return self.sending.takes_files
-
-    @property
-    def edits(self) -> bool:
-        """Whether a message can be edited and deleted after it was sent."""
-        return self.sending.edits
-
-    @property
     def loses_buttons(self) -> bool:
         """Whether the buttons below a sent message can be removed."""
         return self.sending.edit is not None
-
-    @property
-    def caption(self) -> TextLimit | None:
-        """The longest text that goes with a file in one message; ``None`` when a text is another message."""
-        return self.sending.caption
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """Maps fields of the credentials to the environment variables that they are read from."""
-        return self.sending.variables
 
     def send(self, part: Part, target: Target, credentials: Any, at: datetime) -> Exchange:
         """Begin the exchange that sends a part; ``at`` is the time to sign with."""
@@ -70,11 +46,6 @@ class Adapter:
             send(part, target, credentials, at=at) if self.sending.signs_time else send(part, target, credentials)
         )
         return exchange
-
-    @property
-    def is_exchange(self) -> bool:
-        """Whether the platform is reached over HTTP; otherwise use ``say``."""
-        return self.sending.is_exchange
 
     def say(self, part: Part, target: Target, credentials: Any) -> Outcome:
         """Send a part over a connection of its own. Raises ``Unsendable``."""
@@ -119,7 +90,7 @@ def list_sendings(extension: Extension) -> tuple[Sending, ...]:
 
 
 @lru_cache(maxsize=4)
-def _adapters_of(found: Installed) -> Mapping[str, Adapter]:
+def _build_adapters(found: Installed) -> Mapping[str, Adapter]:
     sendings = {name: row.sending for name, row in list_platforms().items() if row.sending is not None}
     return MappingProxyType(
         {name: Adapter(sending=one) for name, one in {**sendings, WEBHOOK: WEBHOOK_SENDING}.items()}
@@ -128,7 +99,7 @@ def _adapters_of(found: Installed) -> Mapping[str, Adapter]:
 
 def load_adapters() -> Mapping[str, Adapter]:
     """Load all adapters, by the platform's name in a ``Target``."""
-    return _adapters_of(installed.get_installed())
+    return _build_adapters(installed.get_installed())
 
 
 EMAIL = "email"
@@ -146,7 +117,9 @@ EMAIL_VARIABLES: Mapping[str, str] = MappingProxyType(
 
 def find_secret_variables() -> frozenset[str]:
     """Find the variables whose values are secrets."""
-    declared = (adapter.variables[name] for adapter in load_adapters().values() for name in adapter.sending.secrets)
+    declared = (
+        adapter.sending.variables[name] for adapter in load_adapters().values() for name in adapter.sending.secrets
+    )
     return frozenset((*declared, *(EMAIL_VARIABLES[item.name] for item in fields(email.Credentials) if not item.repr)))
 
 
@@ -165,7 +138,7 @@ def build_credentials(platform: str, values: Mapping[str, str]) -> Any:
     """Build the credentials of a platform from settings by variable name. Raises ``ConfigurationError`` that names what
     is missing."""
     adapter = load_adapters()[platform]
-    return _fill_credentials(platform, adapter.credentials, adapter.variables, values)
+    return _fill_credentials(platform, adapter.credentials, adapter.sending.variables, values)
 
 
 def build_email_credentials(values: Mapping[str, str]) -> email.Credentials:
@@ -180,18 +153,18 @@ def build_email_credentials(values: Mapping[str, str]) -> email.Credentials:
 def list_missing_variables(platform: str, values: Mapping[str, str]) -> list[str]:
     """List the variables that must be set before something can be sent to a platform, and are not."""
     if platform == EMAIL:
-        return _missing(email.Credentials, EMAIL_VARIABLES, values)
+        return _list_missing(email.Credentials, EMAIL_VARIABLES, values)
     adapter = load_adapters().get(platform)
-    return _missing(adapter.credentials, adapter.variables, values) if adapter is not None else []
+    return _list_missing(adapter.credentials, adapter.sending.variables, values) if adapter is not None else []
 
 
-def _missing(kind: Any, variables: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
+def _list_missing(kind: Any, variables: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
     needed = [variables[item.name] for item in fields(kind) if item.default is MISSING]
     return [name for name in needed if not values.get(name, "").strip()]
 
 
 def _fill_credentials(platform: str, kind: type, variables: Mapping[str, str], values: Mapping[str, str]) -> Any:
     given = {name: values[variable].strip() for name, variable in variables.items() if values.get(variable, "").strip()}
-    if missing := _missing(kind, variables, values):
+    if missing := _list_missing(kind, variables, values):
         raise ConfigurationError(f"Delivery to {platform} is not configured: set {', '.join(missing)}.")
     return kind(**{name: int(value) if name == "port" else value for name, value in given.items()})

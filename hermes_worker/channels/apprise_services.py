@@ -37,7 +37,7 @@ def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
     """Send a part once. Raises ``Unsendable``, and ``ConfigurationError`` when the library is not installed."""
     if part.attachment is not None:
         raise Unsendable("files cannot be sent to 'apprise:' targets")
-    attempt = _Attempt(_service(url, policy), part, policy)
+    attempt = _Attempt(_load_service(url, policy), part, policy)
     attempt.start()
     attempt.join(total_s)
     return attempt.outcome
@@ -46,7 +46,7 @@ def send(part: Part, url: str, policy: UrlPolicy, *, total_s: float = TOTAL_S) -
 def find_limit(url: str) -> TextLimit:
     """Find the longest text of the service; the general limit when it cannot be found out."""
     try:
-        size_max = int(_service(url, UrlPolicy()).body_maxlen)
+        size_max = int(_load_service(url, UrlPolicy()).body_maxlen)
     except (ConfigurationError, Unsendable):
         return find_text_limit(APPRISE)
     return TextLimit(size_max=max(size_max, SIZE_MIN * 2))
@@ -60,7 +60,7 @@ class _Attempt(threading.Thread):
         self._service = service
         self._part = part
         self._policy = policy
-        self.outcome: Outcome = _delivery_error(SendErrorKind.AMBIGUOUS, "the service did not answer in time")
+        self.outcome: Outcome = _build_delivery_error(SendErrorKind.AMBIGUOUS, "the service did not answer in time")
 
     def run(self) -> None:
         said = _WarningCollector()
@@ -69,23 +69,23 @@ class _Attempt(threading.Thread):
         watch = ConnectionWatch(self._policy)
         try:
             with watch_thread(watch):
-                was_taken = self._service.notify(body=self._body(), title=self._part.title)
+                was_taken = self._service.notify(body=self._render_body(), title=self._part.title)
         except Exception as error:  # what a plug-in of the library raises is not ours to know
             if watch.refusal is not None:
-                self.outcome = _delivery_error(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+                self.outcome = _build_delivery_error(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
                 return
-            self.outcome = _delivery_error(SendErrorKind.AMBIGUOUS, f"the library failed: {type(error).__name__}")
+            self.outcome = _build_delivery_error(SendErrorKind.AMBIGUOUS, f"the library failed: {type(error).__name__}")
             return
         finally:
             logger.removeHandler(said)
         if was_taken:
             self.outcome = Receipt()
         elif watch.refusal is not None:
-            self.outcome = _delivery_error(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
+            self.outcome = _build_delivery_error(SendErrorKind.REFUSED, f"It is refused: {watch.refusal}.")
         else:
             self.outcome = _judge_log(said.text, has_sent=watch.has_sent)
 
-    def _body(self) -> str:
+    def _render_body(self) -> str:
         is_text = self._service.notify_format == "text" and not self._part.is_plain
         return render_markup(self._part.text, PLAIN) if is_text else self._part.text
 
@@ -115,18 +115,18 @@ def _judge_log(said: str, *, has_sent: bool) -> DeliveryError:
         code = int(status["status"])
         return DeliveryError(kind=classify_status(code), message=f"HTTP {code} from the service", status=code)
     if not has_sent:
-        return _delivery_error(SendErrorKind.TRANSIENT, "no connection to the service")
+        return _build_delivery_error(SendErrorKind.TRANSIENT, "no connection to the service")
     kind = classify_text(said)
     if kind in (SendErrorKind.UNKNOWN, SendErrorKind.TRANSIENT):
-        return _delivery_error(SendErrorKind.AMBIGUOUS, "the service did not say that it took the message")
-    return _delivery_error(kind, f"the service refused the message: {kind.value}")
+        return _build_delivery_error(SendErrorKind.AMBIGUOUS, "the service did not say that it took the message")
+    return _build_delivery_error(kind, f"the service refused the message: {kind.value}")
 
 
-def _delivery_error(kind: SendErrorKind, message: str) -> DeliveryError:
+def _build_delivery_error(kind: SendErrorKind, message: str) -> DeliveryError:
     return DeliveryError(kind=kind, message=message)
 
 
-def _service(url: str, policy: UrlPolicy) -> NotifyBase:
+def _load_service(url: str, policy: UrlPolicy) -> NotifyBase:
     apprise = require_library()
     # Nothing on disk, and only what comes with the library.
     asset = apprise.AppriseAsset(storage_mode="memory", secure_logging=True)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes_worker.local.paths import output_dir
+from hermes_worker.local.paths import get_output_dir
 from hermes_worker.settings import GatewaySettings, Settings
 from hermes_worker.store.engine.database import Database
 
@@ -37,7 +37,7 @@ def build_dispatcher(settings: Settings) -> Dispatcher:
 
     return Dispatcher(
         values=settings.environ,
-        directory=output_dir(settings.home),
+        directory=get_output_dir(settings.home),
         allows_private=settings.delivery.allow_private_urls,
         channels=settings.delivery.channels,
         rules=settings.gateway.rules,

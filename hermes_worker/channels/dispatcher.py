@@ -16,7 +16,7 @@ that of a ``webhook:`` target may come from anybody and may not, unless ``allows
 
 Errors before the first request (a missing setting, a malformed target) are ``refused``: nothing was sent. An error
 after a request may be ``ambiguous``: then the message may have arrived, and it is sent again only under the same key
-while the platform remembers keys (``key_kept_s``), else with a remark that it may be a duplicate.
+while the platform remembers keys (``get_key_kept_s``), else with a remark that it may be a duplicate.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Dispatcher:
                 case "apprise":
                     return apprise_services.send(part, target.chat, UrlPolicy(allows_private=self.allows_private))
                 case "email":
-                    return self._mail(part, target, at)
+                    return self._send_mail(part, target, at)
                 case _:
                     return self._request(part, target, at)
         except (ConfigurationError, Unsendable) as error:
@@ -94,7 +94,7 @@ class Dispatcher:
 
     def edits(self, platform: str) -> bool:
         """Whether messages can be edited and deleted after they were sent."""
-        return platform in load_adapters() and load_adapters()[platform].edits
+        return platform in load_adapters() and load_adapters()[platform].sending.edits
 
     def loses_buttons(self, platform: str) -> bool:
         """Whether the buttons below a sent message can be removed."""
@@ -127,23 +127,23 @@ class Dispatcher:
         except (ConfigurationError, Unsendable) as error:
             return _refuse(str(error))
 
-    def key_kept_s(self, platform: str) -> float:
+    def get_key_kept_s(self, platform: str) -> float:
         """For how long sending a part again leaves one message, in seconds; 0 where the platform recognises no
         repetition."""
         if platform == LOCAL:
             return math.inf
         adapter = load_adapters().get(platform)
-        return adapter.key_kept_s if adapter is not None else 0.0
+        return adapter.sending.key_kept_s if adapter is not None else 0.0
 
     def takes_files(self, platform: str) -> bool:
-        return platform == EMAIL or (platform in load_adapters() and load_adapters()[platform].takes_files)
+        return platform == EMAIL or (platform in load_adapters() and load_adapters()[platform].sending.takes_files)
 
-    def caption_limit(self, platform: str) -> TextLimit | None:
+    def get_caption_limit(self, platform: str) -> TextLimit | None:
         """The longest text that goes with a file; ``None`` where the text is a message of its own."""
         if platform == EMAIL:
             return find_text_limit(EMAIL)
         adapter = load_adapters().get(platform)
-        return adapter.caption if adapter is not None else None
+        return adapter.sending.caption if adapter is not None else None
 
     def limit(self, target: Target) -> TextLimit:
         """The longest text of one message to ``target``."""
@@ -194,14 +194,14 @@ class Dispatcher:
         adapter = load_adapters()[target.platform]
         part = _render_part(part, target.platform)
         credentials = build_credentials(target.platform, choose_values(target, self.values))
-        if not adapter.is_exchange:
+        if not adapter.sending.is_exchange:
             return adapter.say(part, target, credentials)
         exchange = adapter.send(part, target, credentials, at)
         # The operator configures the address of a platform; that of a webhook may come from anybody.
         policy = UrlPolicy(allows_private=self.allows_private or target.platform != WEBHOOK)
         return perform(exchange, make_sender(policy))
 
-    def _mail(self, part: Part, target: Target, at: datetime) -> Outcome:
+    def _send_mail(self, part: Part, target: Target, at: datetime) -> Outcome:
         values = choose_values(target, self.values)
         credentials = build_email_credentials(values)
         tls = choose_tls(values.get("EMAIL_SMTP_TLS", ""), credentials.port)

@@ -95,7 +95,7 @@ class FileDownloader:
             return NoFile(reason=format_too_large(self.bytes_max))
         if failed is not None and sink.is_late:
             return NoFile(reason=_LATE, may_pass=True, detail=failed.message)
-        return None if failed is None else _no_file(failed)
+        return None if failed is None else _build_no_file(failed)
 
     def _download(self, receiver: Receiver, name: str, media: MediaRef, sink: FileSink) -> NoFile | None:
         credentials = build_credentials(
@@ -104,7 +104,7 @@ class FileDownloader:
         exchange = receiver.download(media, credentials)
         found = perform(exchange, make_sender(UrlPolicy(allows_private=True), total_s=self.total_s))
         if isinstance(found, DeliveryError):
-            return _no_file(found)
+            return _build_no_file(found)
         try:
             return self._request_file(found, sink)
         except NoAnswer as error:
@@ -144,9 +144,11 @@ class FileDownloader:
             return NoFile(reason=_NOT_ASKED, detail="a redirect")
         if answer.status != 200:
             message = f"HTTP {answer.status}"
-            return _no_file(DeliveryError(kind=classify_status(answer.status), message=message, status=answer.status))
+            return _build_no_file(
+                DeliveryError(kind=classify_status(answer.status), message=message, status=answer.status)
+            )
         if (refused := source.refusal(answer)) is not None:
-            return _no_file(refused)
+            return _build_no_file(refused)
         if source.unpacked is None:
             return self._check_received(answer, sink.size, sink)
         return self._check_received(answer, len(answer.body), sink) or self._write_unpacked(
@@ -171,7 +173,7 @@ class FileDownloader:
         return NoFile(reason=format_too_large(self.bytes_max)) if sink.is_over else None
 
 
-def _no_file(error: DeliveryError) -> NoFile:
+def _build_no_file(error: DeliveryError) -> NoFile:
     if error.kind is SendErrorKind.TOO_LONG or "too big" in error.message.lower():
         return NoFile(reason="it is larger than the platform gives to bots", detail=error.message)
     why = _WHY.get(error.kind, "the platform did not give it")

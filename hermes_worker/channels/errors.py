@@ -116,9 +116,8 @@ class RetryPolicy:
     """How long a delivery is tried."""
 
     attempts_max: int = 6
-    base_s: float = 2.0
-    """Wait after the first failure; it doubles with each."""
-    delay_s_max: float = 900.0
+    waits_s: tuple[float, ...] = (2.0, 8.0, 60.0, 600.0, 3_600.0)
+    """The wait after each failure; the last one for all that follow. A target may be down for an hour."""
     age_max: timedelta = timedelta(hours=24)
     """The longest time from the first attempt on."""
 
@@ -197,11 +196,11 @@ _RETRIED = frozenset({SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendE
 
 
 def compute_retry_delay_s(error: DeliveryError, number: int, policy: RetryPolicy, spread: float) -> float:
-    """Compute the wait in seconds: what the server asked for, else ``base * 2^(number - 1)``, each plus the spread."""
+    """Compute the wait in seconds behind failure ``number``, from 1: what the server asked for, else the policy's, each
+    plus the spread."""
     if error.retry_after_s is not None:
         return min(max(error.retry_after_s, 0.0), RETRY_AFTER_S_MAX) + spread
-    # The exponent is bounded so that a large number of attempts cannot overflow.
-    return min(policy.base_s * 2.0 ** min(number - 1, 32), policy.delay_s_max) + spread
+    return policy.waits_s[min(number, len(policy.waits_s)) - 1] + spread
 
 
 def _choose_adjustment(error: DeliveryError, attempt: DeliveryAttempt) -> Adjustment | None:

@@ -3,7 +3,7 @@
 An adapter never opens a connection. It is a generator that yields ``HttpRequest`` values, is sent the ``HttpResponse``
 to each, and returns a ``Receipt`` or a ``DeliveryError``; most have one request, some upload a file or open a chat
 first. Its driver (``perform``) resolves names, checks addresses, does not follow redirects and keeps time, so that
-these rules exist once. *See* ``httpx._auth.Auth.auth_flow``, which has the same shape.
+these rules exist once. *See* ``httpx.Auth.auth_flow``, which has the same shape.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.json_values import parse_object, read_id
 from hermes_worker.core.media_kinds import MediaKind, guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.urls import PrivateUrl, UnsafeUrl, UrlPolicy, parse_http_url
 
 USER_AGENT = "hermes-worker"
 REASON_CHARS_MAX = 300
 _JSON_BYTES_MAX = 4_000_000
+_ALLOWS_PRIVATE = "HERMES_DELIVERY_ALLOW_PRIVATE_URLS=true where the workers that deliver start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,8 @@ def perform(
         kind = SendErrorKind.AMBIGUOUS if error.was_sent else SendErrorKind.TRANSIENT
         return _judge_ambiguity(DeliveryError(kind=kind, message=flatten_text(error.reason)), request)
     except (Unsendable, UnsafeUrl) as error:
-        return DeliveryError(kind=SendErrorKind.REFUSED, message=flatten_text(str(error)))
+        allows = f" {_ALLOWS_PRIVATE} allows it." if isinstance(error, PrivateUrl) else ""
+        return DeliveryError(kind=SendErrorKind.REFUSED, message=f"{flatten_text(str(error))}{allows}")
 
 
 def _judge_ambiguity(outcome: T | DeliveryError, last: HttpRequest | None) -> T | DeliveryError:

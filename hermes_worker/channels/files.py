@@ -55,7 +55,7 @@ class FileOutbox:
 
     def _look(self, path: str) -> FileFacts | None:
         self.fetch()
-        return look_at(self._absolute(path))
+        return look_at(self._resolve_path(path))
 
     def judge(self, path: str) -> MediaFile | MediaRefusal:
         self.fetch()
@@ -64,9 +64,9 @@ class FileOutbox:
             denied_prefixes=tuple(os.path.realpath(place) for place in self.denied),
             is_strict=self.is_strict,
         )
-        return judge_media(self._absolute(path), policy=policy, look=look_at, now=datetime.now(UTC))
+        return judge_media(self._resolve_path(path), policy=policy, look=look_at, now=datetime.now(UTC))
 
-    def _absolute(self, path: str) -> str:
+    def _resolve_path(self, path: str) -> str:
         return path if path.startswith("/") else str(PurePosixPath(self.root, path))
 
 
@@ -98,7 +98,7 @@ def read_judged_file(file: MediaFile, kind: MediaKind) -> Attachment:
     except OSError as error:
         raise FileGone(error.strerror or "it cannot be opened") from None
     with opened:
-        if _place_of(opened.fileno(), file.path) != file.path:
+        if _find_place(opened.fileno(), file.path) != file.path:
             raise FileGone("it was replaced while it was looked at")
         content = opened.read(file.size + 1)
     if len(content) > file.size:
@@ -126,7 +126,7 @@ def fetch_picture(picture: MediaPicture, policy: UrlPolicy) -> Attachment:
     return Attachment(name=name, kind=MediaKind.IMAGE, content=answer.body)
 
 
-def _place_of(descriptor: int, path: str) -> str:
+def _find_place(descriptor: int, path: str) -> str:
     """Find where an open file lies. Where the kernel does not say, resolve its path again."""
     try:
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())

@@ -29,8 +29,8 @@ from hermes_worker.channels.inbound import email as mails
 from hermes_worker.channels.inbound.email import Credentials, Letter, MailFile
 from hermes_worker.channels.inbound.mail_structure import UnreadableAnswer, list_parts, parse_fetch
 from hermes_worker.channels.inbound.receiving import Polled
-from hermes_worker.channels.smtp import is_loopback
 from hermes_worker.core.inbound import InboundMessage, MediaRef
+from hermes_worker.settings.server import is_loopback
 
 TIMEOUT_S = 20.0
 """Seconds for each command."""
@@ -78,7 +78,7 @@ def fetch(cursor: str, credentials: Credentials, at: datetime, hold_s: float) ->
         with open_mailbox(credentials) as mailbox:
             return _look(mailbox, cursor, credentials, at, hold_s)
     except _FAILS as error:
-        return _delivery_error(error, credentials)
+        return _build_delivery_error(error, credentials)
 
 
 def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> DeliveryError | None:
@@ -89,18 +89,18 @@ def read_file(media: MediaRef, credentials: Credentials, sink: FileSink) -> Deli
         return DeliveryError(kind=SendErrorKind.REFUSED, message="IMAP: this is no file of a mail")
     try:
         with open_mailbox(credentials) as mailbox:
-            if _number(mailbox, "UIDVALIDITY") != file.validity:
+            if _read_number(mailbox, "UIDVALIDITY") != file.validity:
                 return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="IMAP: the mailbox was numbered anew")
             if not read_section(mailbox, file.uid, file.section, 0, 1):
                 return DeliveryError(kind=SendErrorKind.NOT_FOUND, message="IMAP: the mail is gone, or its file empty")
-            for piece in mails.decode_pieces(_pieces(mailbox, file, sink), file.encoding):
+            for piece in mails.decode_pieces(_read_pieces(mailbox, file, sink), file.encoding):
                 sink.write(piece)
     except _FAILS as error:
-        return _delivery_error(error, credentials)
+        return _build_delivery_error(error, credentials)
     return None
 
 
-def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[bytes]:
+def _read_pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[bytes]:
     """Yield the pieces of a part as it is encoded, as long as ``sink`` wants more. Raises ``TimeoutError``."""
     begin = 0
     while not sink.is_over:
@@ -116,7 +116,7 @@ def _pieces(mailbox: imaplib.IMAP4, file: MailFile, sink: FileSink) -> Iterator[
 _FAILS = (MailboxRefused, OSError, imaplib.IMAP4.error, UnreadableAnswer)
 
 
-def _delivery_error(error: Exception, credentials: Credentials) -> DeliveryError:
+def _build_delivery_error(error: Exception, credentials: Credentials) -> DeliveryError:
     if isinstance(error, MailboxRefused | ssl.SSLCertVerificationError):
         return DeliveryError(kind=SendErrorKind.AUTH, message=flatten_text(f"IMAP: {error}"))
     words = str(error) if isinstance(error, imaplib.IMAP4.error | UnreadableAnswer) else type(error).__name__
@@ -132,7 +132,7 @@ def open_mailbox(credentials: Credentials) -> Iterator[imaplib.IMAP4]:
         _log_in(server, credentials)
         status, said = server.select(_quote(credentials.folder), readonly=True)
         if status != "OK":
-            raise MailboxRefused(f"the folder {credentials.folder!r} cannot be opened: {_words(said)}")
+            raise MailboxRefused(f"the folder {credentials.folder!r} cannot be opened: {_join_words(said)}")
         yield server
     finally:
         with suppress(OSError, imaplib.IMAP4.error):
@@ -143,10 +143,10 @@ def _look(
     mailbox: imaplib.IMAP4, cursor: str, credentials: Credentials, at: datetime, hold_s: float
 ) -> Polled | DeliveryError:
     ends_at = time.monotonic() + hold_s
-    validity = _number(mailbox, "UIDVALIDITY")
+    validity = _read_number(mailbox, "UIDVALIDITY")
     before = MailCursor.parse(cursor)
     if before is None:
-        last = _newest(mailbox)
+        last = _find_newest(mailbox)
         return Polled(inbound=(), cursor=str(MailCursor(validity, last, int(at.timestamp()), 0)))
     if before.validity != validity:
         since_s = max(0, int(before.came_s - _RENUMBERED_S))
@@ -159,16 +159,16 @@ def _look(
     if not uids:
         return Polled(inbound=(), cursor=str(before))
     taken = uids[:MAILS_MAX]
-    letters = [one for one in _letters(mailbox, validity, taken) if one.came_at >= before.since_s]
+    letters = [one for one in _fetch_letters(mailbox, validity, taken) if one.came_at >= before.since_s]
     came_s = max([before.came_s, *(int(min(one.came_at, at.timestamp())) for one in letters)])
     return Polled(
-        inbound=tuple(_message(mailbox, letter, credentials) for letter in letters),
+        inbound=tuple(_read_message(mailbox, letter, credentials) for letter in letters),
         cursor=str(MailCursor(validity, taken[-1], came_s, before.since_s)),
         has_more=len(uids) > len(taken),
     )
 
 
-def _message(mailbox: imaplib.IMAP4, letter: Letter, credentials: Credentials) -> InboundMessage:
+def _read_message(mailbox: imaplib.IMAP4, letter: Letter, credentials: Credentials) -> InboundMessage:
     try:
         head = mails.read_head(letter, credentials)
         part = letter.text_part if head.is_taken else None
@@ -191,7 +191,7 @@ def read_section(mailbox: imaplib.IMAP4, uid: int, number: str, begin: int, leng
     return b""
 
 
-def _letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Letter]:
+def _fetch_letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Letter]:
     asked = f"(UID INTERNALDATE BODYSTRUCTURE BODY.PEEK[HEADER]<0.{HEADER_BYTES_MAX}>)"
     status, said = mailbox.uid("FETCH", ",".join(map(str, uids)), asked)
     _require(status, said)
@@ -203,7 +203,7 @@ def _letters(mailbox: imaplib.IMAP4, validity: int, uids: list[int]) -> list[Let
         found[int(uid)] = Letter(
             validity=validity,
             uid=int(uid),
-            came_at=_came_at(items.get("INTERNALDATE")),
+            came_at=_parse_arrival(items.get("INTERNALDATE")),
             header=(header or b"")[:HEADER_BYTES_MAX],
             parts=tuple(list_parts(items.get("BODYSTRUCTURE"))),
         )
@@ -219,11 +219,11 @@ def _list_uids_since(mailbox: imaplib.IMAP4, uid: int) -> list[int]:
     return sorted({int(one) for one in numbers if one.isdigit() and int(one) > uid})
 
 
-def _newest(mailbox: imaplib.IMAP4) -> int:
+def _find_newest(mailbox: imaplib.IMAP4) -> int:
     return max(_list_uids_since(mailbox, 0), default=0)
 
 
-def _number(mailbox: imaplib.IMAP4, name: str) -> int:
+def _read_number(mailbox: imaplib.IMAP4, name: str) -> int:
     _, said = mailbox.response(name)
     text = said[0] if said and isinstance(said[0], bytes) else b""
     if not text.isdigit():
@@ -231,7 +231,7 @@ def _number(mailbox: imaplib.IMAP4, name: str) -> int:
     return int(text)
 
 
-def _came_at(value: Any) -> float:
+def _parse_arrival(value: Any) -> float:
     try:
         return parsedate_to_datetime(value.decode("ascii").strip().replace("-", " ", 2)).timestamp()
     except (ValueError, TypeError, AttributeError, OverflowError):
@@ -240,7 +240,7 @@ def _came_at(value: Any) -> float:
 
 def _require(status: str, said: list[Any]) -> None:
     if status != "OK":
-        raise UnreadableAnswer(f"{status} {_words(said)}")
+        raise UnreadableAnswer(f"{status} {_join_words(said)}")
 
 
 def _connect(credentials: Credentials) -> imaplib.IMAP4:
@@ -282,5 +282,5 @@ def _quote(folder: str) -> str:
     return f'"{escaped}"'
 
 
-def _words(said: list[Any]) -> str:
+def _join_words(said: list[Any]) -> str:
     return flatten_text(b" ".join(one for one in said if isinstance(one, bytes)).decode("utf-8", "replace"))

@@ -88,7 +88,7 @@ class _IrcConnection:
         if not is_channel(chat):
             return None
         self._connection.send(f"JOIN {chat}")
-        return self._wait_for_line(lambda line: line.command == "366" and line.word(1).lower() == chat.lower())
+        return self._wait_for_line(lambda line: line.command == "366" and line.get_word(1).lower() == chat.lower())
 
     def say(self, lines: tuple[str, ...]) -> Outcome:
         for start in range(0, len(lines), LINES_AT_ONCE):
@@ -122,8 +122,8 @@ class _IrcConnection:
                 continue
             line = parse_line(frame)
             if line.command == "PING":
-                self._connection.send(f"PONG :{line.word(0)}")
+                self._connection.send(f"PONG :{line.get_word(0)}")
             elif line.command == "ERROR":
-                raise NoAnswer(flatten_text(f"the IRC server: {line.word(0)}"), was_sent=self.has_begun)
+                raise NoAnswer(flatten_text(f"the IRC server: {line.get_word(0)}"), was_sent=self.has_begun)
             else:
                 return line

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Unsendable, flatten_text
-from hermes_worker.channels.smtp import is_loopback
+from hermes_worker.settings.server import is_loopback
 
 LINE_BYTES_MAX = 400
 """Most bytes of text in one line: a line has 512 bytes, and servers put sender and recipient before it when they pass
@@ -92,7 +92,7 @@ class IrcLine:
     """The sender's nick; the server's name for a line of the server itself."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
-    def word(self, place: int) -> str:
+    def get_word(self, place: int) -> str:
         return self.words[place] if place < len(self.words) else ""
 
 
@@ -177,13 +177,13 @@ class IrcRegistration:
                 kind=_REFUSALS[line.command], message=_format_refusal("the IRC server refused us", line)
             )
         elif line.command == _WELCOME:
-            self.nick, self.is_done = line.word(0) or self.nick, True
+            self.nick, self.is_done = line.get_word(0) or self.nick, True
         elif line.command in _NICK_IN_USE and not self.is_done:
             return self._try_another_nick(line)
         elif line.command == "CAP":
             return self._on_capabilities(line)
         elif line.command == "AUTHENTICATE":
-            return (f"AUTHENTICATE {self._plain()}",)
+            return (f"AUTHENTICATE {self._encode_plain()}",)
         elif line.command == "903" and not self.is_done:
             self._asked.discard("sasl")
             return self._end_capabilities()
@@ -198,7 +198,7 @@ class IrcRegistration:
         return (f"NICK {self.nick}",)
 
     def _on_capabilities(self, line: IrcLine) -> tuple[str, ...]:
-        answer, names = line.word(1).upper(), line.word(2).split()
+        answer, names = line.get_word(1).upper(), line.get_word(2).split()
         if answer not in ("ACK", "NAK"):
             return ()
         if answer == "NAK" and "sasl" in names:
@@ -212,7 +212,7 @@ class IrcRegistration:
     def _end_capabilities(self) -> tuple[str, ...]:
         return () if self._asked or self.is_done else ("CAP END",)
 
-    def _plain(self) -> str:
+    def _encode_plain(self) -> str:
         who = self._credentials.account or self._credentials.nick
         said = f"{who}\0{who}\0{self._credentials.account_password}".encode()
         return base64.b64encode(said).decode()

@@ -20,7 +20,7 @@ class LearntChats:
 
     def list_homes(self) -> dict[str, Target]:
         """List the home channels by platform. One that cannot be parsed counts as none."""
-        found = [_target_of(chat) for chat in self.homes_known()]
+        found = [_build_target(chat) for chat in self.homes_known()]
         return {target.platform: target for target in found if target is not None}
 
     def find_chat(self, platform: str, name: str) -> Target | None:
@@ -29,10 +29,10 @@ class LearntChats:
             known = require_unique(self.named_known(platform, normalize_name(name)), name)
         except AmbiguousChatName as error:
             raise TargetError(str(error)) from None
-        return None if known is None else _target_of(known)
+        return None if known is None else _build_target(known)
 
 
-def _target_of(known: KnownChat) -> Target | None:
+def _build_target(known: KnownChat) -> Target | None:
     platform, _, account = known.account.partition(":")
     sender = platform if account == DEFAULT_ACCOUNT else f"{platform}@{account}"
     try:

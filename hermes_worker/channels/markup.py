@@ -100,7 +100,7 @@ def _escape_text(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _html_block(language: str, code: str) -> str:
+def _render_html_block(language: str, code: str) -> str:
     attribute = f' class="language-{language}"' if language else ""
     return f"<pre><code{attribute}>{code}</code></pre>"
 
@@ -109,11 +109,11 @@ def _wrap_in_mark(mark: str) -> Callable[[str], str]:
     return lambda text: f"{mark}{text}{mark}"
 
 
-def _element(name: str, attributes: str = "") -> Callable[[str], str]:
+def _make_element(name: str, attributes: str = "") -> Callable[[str], str]:
     return lambda text: f"<{name}{attributes}>{text}</{name}>"
 
 
-def _html_link(label: str, url: str) -> str:
+def _render_html_link(label: str, url: str) -> str:
     return f'<a href="{html.escape(url)}">{label}</a>'
 
 
@@ -122,7 +122,7 @@ def _spell_link(label: str, url: str) -> str:
     return url if label.strip() in ("", url) else bare if label.strip() == bare else f"{label} ({url})"
 
 
-def _slack_link(label: str, url: str) -> str:
+def _render_slack_link(label: str, url: str) -> str:
     return f"<{url.replace('|', '%7C').replace('&', '&amp;')}|{label}>"
 
 
@@ -136,33 +136,33 @@ def _fence(_: str, code: str) -> str:
 
 _TELEGRAM_MARKS = _Marks(
     escape=_escape_text,
-    block=_html_block,
-    code=_element("code"),
-    link=_html_link,
-    bold=_element("b"),
-    italic=_element("i"),
-    strike=_element("s"),
-    heading=_element("b"),
-    spoiler=_element("tg-spoiler"),
-    quote=_element("blockquote"),
+    block=_render_html_block,
+    code=_make_element("code"),
+    link=_render_html_link,
+    bold=_make_element("b"),
+    italic=_make_element("i"),
+    strike=_make_element("s"),
+    heading=_make_element("b"),
+    spoiler=_make_element("tg-spoiler"),
+    quote=_make_element("blockquote"),
 )
 _HTML_MARKS = _Marks(
     escape=_escape_text,
-    block=_html_block,
-    code=_element("code"),
-    link=_html_link,
-    bold=_element("strong"),
-    italic=_element("em"),
-    strike=_element("del"),
-    heading=_element("strong"),
-    spoiler=_element("span", " data-mx-spoiler"),
-    quote=_element("blockquote"),
+    block=_render_html_block,
+    code=_make_element("code"),
+    link=_render_html_link,
+    bold=_make_element("strong"),
+    italic=_make_element("em"),
+    strike=_make_element("del"),
+    heading=_make_element("strong"),
+    spoiler=_make_element("span", " data-mx-spoiler"),
+    quote=_make_element("blockquote"),
 )
 _SLACK_MARKS = _Marks(
     escape=_escape_text,
     block=_fence,
     code=_wrap_in_mark("`"),
-    link=_slack_link,
+    link=_render_slack_link,
     bold=_wrap_in_mark("*"),
     italic=_wrap_in_mark("_"),
     strike=_wrap_in_mark("~"),
@@ -251,19 +251,19 @@ def describe_dialect(dialect: Dialect, *, takes_files: bool) -> list[str]:
 # --- converting ------------------------------------------------------------------------------------------------------
 
 
-def telegram_html(text: str) -> str:
+def render_telegram_html(text: str) -> str:
     """Render Telegram's HTML (core.telegram.org/bots/api#html-style)."""
     return render_markup(text, TELEGRAM)
 
 
-def matrix_html(text: str) -> str:
+def render_matrix_html(text: str) -> str:
     """Render HTML for ``formatted_body`` (spec.matrix.org, m.room.message): line ends are written out."""
     converted = render_markup(text, HTML)
     pieces = re.split(r"(<pre>.*?</pre>\n?)", converted, flags=re.S)
     return "".join(piece if piece.startswith("<pre>") else piece.replace("\n", "<br>") for piece in pieces)
 
 
-def slack_mrkdwn(text: str) -> str:
+def render_slack_mrkdwn(text: str) -> str:
     """Render Slack's mrkdwn. ``<``, ``>`` and ``&`` are escaped, so that no text can mention a channel or everybody."""
     return render_markup(text, SLACK)
 
@@ -287,7 +287,7 @@ def spell_tables(text: str, dialect: Dialect) -> str:
 
 
 def _spell_table(found: re.Match[str], dialect: Dialect) -> str:
-    head, *rows = (_cells(line) for line in (found["head"], *found["rows"].split("\n")[1:]))
+    head, *rows = (_split_cells(line) for line in (found["head"], *found["rows"].split("\n")[1:]))
     if dialect.tables is Tables.BLOCK:
         bare = [[render_markup(cell, PLAIN) for cell in row] for row in (head, *rows)]
         widths = [max(len(row[at]) if at < len(row) else 0 for row in bare) for at in range(max(map(len, bare)))]
@@ -309,7 +309,7 @@ def _pair_with_head(head: Sequence[str], row: Sequence[str]) -> list[tuple[str, 
     return [(head[at] if at < len(head) and row is not head else "", cell) for at, cell in enumerate(row)]
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     bare = line.strip().removeprefix("|")
     cells = _CELL_END.split(bare)
     if len(cells) > 1 and not cells[-1].strip():
@@ -332,8 +332,8 @@ class _Renderer:
         text = _BLOCK.sub(lambda found: self._block(found, marks), text)
         text = _INLINE_CODE.sub(lambda found: self._hold(marks.code(marks.escape(found["code"].strip()))), text)
         text = _LINK.sub(lambda found: self._link(found, marks), text)
-        text = _QUOTATION.sub(lambda found: self._quotation(found, marks), text)
-        return self._release(self._inline(text, marks))
+        text = _QUOTATION.sub(lambda found: self._convert_quotation(found, marks), text)
+        return self._release(self._convert_inline(text, marks))
 
     def _adapt(self, text: str) -> str:
         """Remove from Markdown what this platform does not know."""
@@ -360,20 +360,20 @@ class _Renderer:
             return found[0]
         return self._hold(marks.link(marks.escape(found["label"] or found["url"]), found["url"]))
 
-    def _quotation(self, found: re.Match[str], marks: _Marks) -> str:
+    def _convert_quotation(self, found: re.Match[str], marks: _Marks) -> str:
         said = _QUOTED.sub("", found[0].removesuffix("\n"))
         if found[0].startswith("**>"):
             said = said.removesuffix("||")
         end = "\n" if found[0].endswith("\n") else ""
-        return self._hold(marks.quote(self._inline(said, marks))) + end
+        return self._hold(marks.quote(self._convert_inline(said, marks))) + end
 
-    def _inline(self, text: str, marks: _Marks) -> str:
+    def _convert_inline(self, text: str, marks: _Marks) -> str:
         text = marks.escape(text)
         text = _HEADING.sub(lambda found: self._hold(marks.heading(found["text"].replace("**", ""))), text)
-        text = _SPOILER.sub(lambda found: self._hold(marks.spoiler(self._emphasis(found["text"], marks))), text)
-        return self._emphasis(text, marks)
+        text = _SPOILER.sub(lambda found: self._hold(marks.spoiler(self._convert_emphasis(found["text"], marks))), text)
+        return self._convert_emphasis(text, marks)
 
-    def _emphasis(self, text: str, marks: _Marks) -> str:
+    def _convert_emphasis(self, text: str, marks: _Marks) -> str:
         """Convert emphasis. Whole elements are held, so that marks which cross each other cannot become elements which
         do."""
         text = _BOLD.sub(lambda found: self._hold(marks.bold(self._convert_italic(found["text"], marks))), text)

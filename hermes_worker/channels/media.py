@@ -118,7 +118,7 @@ def extract_media(text: str, look: Look, *, has_pictures: bool = False) -> Extra
     """Remove the ``MEDIA:`` directives and the ``[[…]]`` flags from ``text``, and unless the platform itself shows them
     (``has_pictures``) also the addresses of pictures. Directives in code, quotations and JSON are talk about directives
     and stay."""
-    protected = _protected_spans(text)
+    protected = _find_protected_spans(text)
     spans: list[tuple[int, int]] = []
     paths: list[str] = []
     flags: set[str] = set()
@@ -126,10 +126,10 @@ def extract_media(text: str, look: Look, *, has_pictures: bool = False) -> Extra
         if not _is_within(match.start(), protected):
             flags.add(match["flag"])
             spans.append(match.span())
-    for start, end, path in _directives(text, protected, look):
+    for start, end, path in _find_directives(text, protected, look):
         spans.append((start, end))
         paths.append(path)
-    pictures = [] if has_pictures else list(_pictures(text, protected))
+    pictures = [] if has_pictures else list(_find_pictures(text, protected))
     spans += [span for span, _ in pictures]
     return ExtractedMedia(
         text=_remove_spans(text, spans) if spans else text,
@@ -147,7 +147,7 @@ def judge_media(path: str, *, policy: MediaPolicy, look: Look, now: datetime) ->
     facts = look(path)
     if facts is None or not facts.is_regular:
         return MediaRefusal(path=path, reason="there is no such file")
-    reason = _policy_refusal(facts, policy, now)
+    reason = _explain_policy_refusal(facts, policy, now)
     if reason is not None:
         return MediaRefusal(path=path, reason=reason)
     name = PurePosixPath(facts.real_path).name
@@ -156,7 +156,7 @@ def judge_media(path: str, *, policy: MediaPolicy, look: Look, now: datetime) ->
 
 def choose_media_kind(name: str) -> MediaKind:
     """Choose the kind of a file by its extension; an unknown one is a document."""
-    return _KIND_OF.get(_extension(name), MediaKind.DOCUMENT)
+    return _KIND_OF.get(_read_extension(name), MediaKind.DOCUMENT)
 
 
 def choose_sent_kind(file: MediaFile, wishes: ExtractedMedia) -> MediaKind:
@@ -205,7 +205,7 @@ _PICTURE_HOSTS = ("fal.media", "fal-cdn.", "replicate.delivery")
 """Hosts of services that make pictures and name them without an extension (Hermes Agent's list)."""
 
 
-def _pictures(text: str, protected: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], MediaPicture]]:
+def _find_pictures(text: str, protected: list[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], MediaPicture]]:
     count = 0
     for match in _PICTURE.finditer(text):
         url = match["url"] or html.unescape(match["src"])
@@ -222,7 +222,7 @@ def _is_of_picture_host(url: str) -> bool:
     return any(named in host for named in _PICTURE_HOSTS)
 
 
-def _protected_spans(text: str) -> list[tuple[int, int]]:
+def _find_protected_spans(text: str) -> list[tuple[int, int]]:
     spans = [match.span("code") for match in _INLINE_CODE.finditer(text) if match["code"] is not None]
     for expression in (_CODE_BLOCK, _QUOTATION, _JSON_STRING):
         spans += [match.span() for match in expression.finditer(text)]
@@ -233,7 +233,7 @@ def _is_within(position: int, spans: list[tuple[int, int]]) -> bool:
     return any(start <= position < end for start, end in spans)
 
 
-def _directives(text: str, protected: list[tuple[int, int]], look: Look) -> Iterator[tuple[int, int, str]]:
+def _find_directives(text: str, protected: list[tuple[int, int]], look: Look) -> Iterator[tuple[int, int, str]]:
     count = 0
     for match in _DIRECTIVE.finditer(text):
         if count == DIRECTIVES_MAX:
@@ -241,17 +241,19 @@ def _directives(text: str, protected: list[tuple[int, int]], look: Look) -> Iter
         if _is_within(match.start(), protected):
             continue
         quoted = match["ticked"] or match["double"] or match["single"]
-        found = (match.end(), quoted.strip()) if quoted else _bare_path(text, match.start("bare"), match["bare"], look)
+        found = (
+            (match.end(), quoted.strip()) if quoted else _find_bare_path(text, match.start("bare"), match["bare"], look)
+        )
         if found is not None:
             count += 1
             yield match.start(), found[0], found[1].removeprefix("file://")
 
 
-def _bare_path(text: str, start: int, word: str, look: Look) -> tuple[int, str] | None:
+def _find_bare_path(text: str, start: int, word: str, look: Look) -> tuple[int, str] | None:
     """Find where an unquoted path ends; ``None`` unless it has a known extension or a file is there: the text only
     talks about something."""
     path = word.rstrip(_TRAILING)
-    if _extension(path) in _KIND_OF:
+    if _read_extension(path) in _KIND_OF:
         return start + len(path), path
     spaced = _WITH_SPACES.match(text, start)
     if spaced is not None and look(spaced[0]) is not None:
@@ -271,7 +273,7 @@ def _remove_spans(text: str, spans: list[tuple[int, int]]) -> str:
     return re.sub(r"\n{3,}", "\n\n", lines).strip()
 
 
-def _extension(name: str) -> str:
+def _read_extension(name: str) -> str:
     return PurePosixPath(name).suffix[1:].lower()
 
 
@@ -284,7 +286,7 @@ _CREDENTIAL_NAMES = re.compile(
 )
 
 
-def _policy_refusal(facts: FileFacts, policy: MediaPolicy, now: datetime) -> str | None:
+def _explain_policy_refusal(facts: FileFacts, policy: MediaPolicy, now: datetime) -> str | None:
     real = PurePosixPath(facts.real_path)
     if not real.is_absolute() or ".." in real.parts:
         return "its real path is not known"

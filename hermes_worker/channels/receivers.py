@@ -87,7 +87,7 @@ class Receiver:
         found: Identifying = load_reference(self.receiving.identify)(credentials)
         return found
 
-    def signing_keys(self, credentials: Any) -> KeysExchange | None:
+    def fetch_signing_keys(self, credentials: Any) -> KeysExchange | None:
         if self.receiving.signing_keys is None:
             return None
         found: KeysExchange = load_reference(self.receiving.signing_keys)(credentials)
@@ -132,7 +132,7 @@ class Receiver:
 
 
 @lru_cache(maxsize=4)
-def _receivers_of(found: Installed) -> Mapping[str, Receiver]:
+def _build_receivers(found: Installed) -> Mapping[str, Receiver]:
     rows = list_platforms().items()
     return MappingProxyType(
         {name: Receiver(platform=name, receiving=row.receiving) for name, row in rows if row.receiving is not None}
@@ -141,7 +141,7 @@ def _receivers_of(found: Installed) -> Mapping[str, Receiver]:
 
 def load_receivers() -> Mapping[str, Receiver]:
     """Load all receivers, by the platform's name in the catalogue."""
-    return _receivers_of(installed.get_installed())
+    return _build_receivers(installed.get_installed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,10 @@ def sign(body: bytes, secret: str, at: datetime, *, message_id: str = "") -> dic
     if not secret:
         raise ValueError("a webhook cannot be signed with an empty secret")
     timestamp = str(int(at.timestamp()))
-    headers = {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: _hex_hmac(secret, timestamp.encode() + b"." + body)}
+    headers = {
+        TIMESTAMP_HEADER: timestamp,
+        SIGNATURE_HEADER: _compute_hex_hmac(secret, timestamp.encode() + b"." + body),
+    }
     keys = _list_keys(secret)
     if not message_id or not keys:
         return headers
@@ -70,7 +73,7 @@ def sign_button(secret: str, chat: str, thread: str, value: str) -> str:
     press. Raises ``ValueError`` for an empty secret."""
     if not secret:
         raise ValueError("a button cannot be signed with an empty secret")
-    return _hex_hmac(secret, "\n".join(("hermes-worker press", chat, thread, value)).encode("utf-8", "replace"))
+    return _compute_hex_hmac(secret, "\n".join(("hermes-worker press", chat, thread, value)).encode("utf-8", "replace"))
 
 
 def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) -> Verification:
@@ -84,16 +87,16 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: datetime) 
     if "webhook-signature" in lowered:  # its id alone is sent by others, too
         return _verify_message(lowered, "webhook", body, secret, now)
     if "x-hub-signature-256" in lowered:
-        expected = _hex_hmac(secret, body)
+        expected = _compute_hex_hmac(secret, body)
         is_valid = _is_same(lowered["x-hub-signature-256"], f"sha256={expected}")
-        return _verdict(Scheme.GITHUB, is_valid, expected)
+        return _build_verdict(Scheme.GITHUB, is_valid, expected)
     if "x-gitlab-token" in lowered:
-        return _verdict(Scheme.GITLAB, _is_same(lowered["x-gitlab-token"], secret))
+        return _build_verdict(Scheme.GITLAB, _is_same(lowered["x-gitlab-token"], secret))
     if SIGNATURE_HEADER.lower() in lowered:
         return _verify_v2(lowered, body, secret, now)
     if "x-webhook-signature" in lowered:
-        expected = _hex_hmac(secret, body)
-        return _verdict(Scheme.LEGACY, _is_same(lowered["x-webhook-signature"], expected), expected)
+        expected = _compute_hex_hmac(secret, body)
+        return _build_verdict(Scheme.LEGACY, _is_same(lowered["x-webhook-signature"], expected), expected)
     return Verification(is_valid=False, scheme=None, reason="the request is not signed")
 
 
@@ -101,8 +104,8 @@ def _verify_v2(headers: Mapping[str, str], body: bytes, secret: str, now: dateti
     timestamp = headers.get(TIMESTAMP_HEADER.lower(), "")
     if not _is_fresh(timestamp, now):
         return Verification(is_valid=False, scheme=Scheme.V2, reason=_STALE)
-    expected = _hex_hmac(secret, timestamp.encode() + b"." + body)
-    return _verdict(Scheme.V2, _is_same(headers[SIGNATURE_HEADER.lower()], expected), expected)
+    expected = _compute_hex_hmac(secret, timestamp.encode() + b"." + body)
+    return _build_verdict(Scheme.V2, _is_same(headers[SIGNATURE_HEADER.lower()], expected), expected)
 
 
 def _verify_message(headers: Mapping[str, str], names: str, body: bytes, secret: str, now: datetime) -> Verification:
@@ -119,7 +122,7 @@ def _verify_message(headers: Mapping[str, str], names: str, body: bytes, secret:
     signatures = [signature for version, _, signature in given if version == "v1"]
     expected = [_sign_message(key, identifier, timestamp, body) for key in keys]
     matches = [_is_same(signature, one) for signature in signatures for one in expected]
-    return _verdict(Scheme.SVIX, any(matches), expected[0])
+    return _build_verdict(Scheme.SVIX, any(matches), expected[0])
 
 
 def _sign_message(key: bytes, identifier: str, timestamp: str, body: bytes) -> str:
@@ -150,12 +153,12 @@ def _is_fresh(timestamp: str, now: datetime) -> bool:
     return abs(now.timestamp() - int(timestamp)) <= TOLERANCE_S
 
 
-def _verdict(scheme: Scheme, is_valid: bool, proof: str | None = None) -> Verification:
+def _build_verdict(scheme: Scheme, is_valid: bool, proof: str | None = None) -> Verification:
     reason = "the signature is right" if is_valid else "the signature is wrong"
     return Verification(is_valid=is_valid, scheme=scheme, reason=reason, proof=proof if is_valid else None)
 
 
-def _hex_hmac(secret: str, message: bytes) -> str:
+def _compute_hex_hmac(secret: str, message: bytes) -> str:
     return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
 
 

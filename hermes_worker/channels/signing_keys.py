@@ -43,7 +43,7 @@ class SigningKeys:
     def get_keys(self, receiver: Receiver, credentials: Any) -> PublicKeys:
         """Get the keys of a platform, fetching them if needed; empty for a platform that signs no tokens. Blocks
         meanwhile. Raises ``UnavailableError`` when they cannot be fetched."""
-        exchange = receiver.signing_keys(credentials)
+        exchange = receiver.fetch_signing_keys(credentials)
         if exchange is None:
             return {}
         with self._lock:

@@ -5,7 +5,6 @@ A password goes over TLS or not at all; servers on this machine are trusted with
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import smtplib
 import ssl
@@ -15,6 +14,7 @@ from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Receipt, flatten_text
 from hermes_worker.channels.platforms.email import Credentials, Mail, classify_lost_connection, classify_reply
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.settings.server import is_loopback
 
 TIMEOUT_S = 30.0
 
@@ -117,12 +117,3 @@ def _encode_data(content: bytes) -> bytes:
     """Write the content as it follows DATA: a line's leading dot is doubled, a dot alone ends it (RFC 5321 §4.5.2)."""
     lines = re.sub(rb"(?:\r\n|\n|\r)", b"\r\n", content)
     return re.sub(rb"(?m)^\.", b"..", lines.rstrip(b"\r\n") + b"\r\n") + b".\r\n"
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

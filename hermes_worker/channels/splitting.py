@@ -169,22 +169,22 @@ def _move_before_fence_line(text: str, cut: int, fence: _OpenFence | None) -> in
     return line_start - 1 if (is_within or is_opening) and line_start > 1 else cut
 
 
-def _fence_lines(text: str) -> list[re.Match[str]]:
+def _find_fence_lines(text: str) -> list[re.Match[str]]:
     return [match for match in (_FENCE.fullmatch(line) for line in text.split("\n")) if match is not None]
 
 
 def _find_open_fence(text: str, fence: _OpenFence | None) -> _OpenFence | None:
     """Find the code block that is open at the end of ``text``, given the one open at its beginning."""
-    for match in _fence_lines(text):
+    for match in _find_fence_lines(text):
         marker, info = match["marker"], match["info"].strip()
         if fence is None:
             if "`" not in info:
-                fence = _OpenFence(marker, _language(info))
+                fence = _OpenFence(marker, _read_language(info))
         elif marker[0] == fence.marker[0] and len(marker) >= len(fence.marker) and not info:
             fence = None
     return fence
 
 
-def _language(info: str) -> str:
+def _read_language(info: str) -> str:
     word = info.partition(" ")[0]
     return word if word.isascii() and len(word) <= _LANGUAGE_CHARS_MAX else ""

@@ -269,9 +269,9 @@ def _parse_one(part: str) -> TargetRef:
         case ("local" | "origin" | "all") as special, "", _:
             return SpecialRef(special)
         case "webhook", ":", url if url:
-            return ChatRef(Target(platform=WEBHOOK, chat=_webhook_url(url)))
+            return ChatRef(Target(platform=WEBHOOK, chat=_check_webhook_url(url)))
         case "apprise", ":", url if url:
-            return ChatRef(Target(platform=APPRISE, chat=_apprise_url(url)))
+            return ChatRef(Target(platform=APPRISE, chat=_check_apprise_url(url)))
         case (("webhook" | "apprise"), _, _):
             raise TargetError(f"{word!r} needs the URL to send to, as in '{word}:{_EXAMPLES[word]}'.")
         case _, "", _ if (platform := find_platform(word)) is not None:
@@ -285,7 +285,7 @@ def _parse_one(part: str) -> TargetRef:
 _EXAMPLES = {WEBHOOK: "https://example.org/hook", APPRISE: "pover://user@token"}
 
 
-def _webhook_url(url: str) -> str:
+def _check_webhook_url(url: str) -> str:
     """Check the form of a webhook's address: where its name resolves to is checked when it is sent to."""
     try:
         return parse_http_url(url, UrlPolicy(allows_private=True)).url
@@ -293,7 +293,7 @@ def _webhook_url(url: str) -> str:
         raise TargetError(f"The webhook target cannot be used: {error}") from None
 
 
-def _apprise_url(url: str) -> str:
+def _check_apprise_url(url: str) -> str:
     scheme = url.partition("://")[0].lower()
     if "://" not in url or not re.fullmatch(r"[a-z][a-z0-9+.-]{0,30}", scheme):
         raise TargetError(f"'apprise:' needs a URL of apprise, as in 'apprise:{_EXAMPLES[APPRISE]}'.")
@@ -314,9 +314,9 @@ def _resolve_special(
         case "local":
             return [Target(platform=LOCAL, chat="")]
         case "origin":
-            return [origin or next(iter(_homes_in_order(homes)), Target(platform=LOCAL, chat=""))]
+            return [origin or next(iter(_list_homes_in_order(homes)), Target(platform=LOCAL, chat=""))]
         case "all":
-            return [*_homes_in_order(homes)] or [_build_unresolved("all", "no platform has a home channel")]
+            return [*_list_homes_in_order(homes)] or [_build_unresolved("all", "no platform has a home channel")]
         case _:
             assert_never(reference.word)
 
@@ -349,7 +349,7 @@ def _resolve_chat(reference: ChatRef, lookup: Lookup | None) -> Target | Unresol
 _NO_ADAPTER = "nothing can be sent there without a bridge; use an 'apprise:' or 'webhook:' target"
 
 
-def _homes_in_order(homes: Mapping[str, Target]) -> list[Target]:
+def _list_homes_in_order(homes: Mapping[str, Target]) -> list[Target]:
     return [homes[name] for name in list_platforms() if name in homes and _is_sendable(name)]
 
 

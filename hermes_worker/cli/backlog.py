@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import reachable
 from hermes_worker.store.backlog import CLEARED_IN_S
 
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def backlog(home: Path | None, as_json: bool) -> None:
     """Show how much work waits, by queue, and how many places it needs."""
-    found = open_api_client(home).backlog().queues
-    if as_json:
-        for name, queue in found.items():
-            click.echo(json.dumps({"queue": name, **queue.model_dump()}))
-        return
-    header = ("QUEUE", "DUE", "AT WORK", "OLDEST", "STEP", "PLACES")
-    click.echo(render_table([_row(name, queue) for name, queue in found.items()], header, whole=(0,)))
+    print_entries(
+        open_api_client(home).backlog().queues.items(),
+        ("QUEUE", "DUE", "AT WORK", "OLDEST", "STEP", "PLACES"),
+        lambda named: _build_row(*named),
+        document=(lambda named: {"queue": named[0], **named[1].model_dump()}) if as_json else None,
+        whole=(0,),
+    )
 
 
-def _row(name: str, queue: QueueBacklogObject) -> tuple[str, ...]:
+def _build_row(name: str, queue: QueueBacklogObject) -> tuple[str, ...]:
     oldest = f"{queue.oldest_age_s:.0f} s" if queue.due else "-"
     step = f"{queue.step_s:.0f} s" if queue.due or queue.claimed else "-"
     return name, str(queue.due), str(queue.claimed), oldest, step, str(queue.capacity_needed)

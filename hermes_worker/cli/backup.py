@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.copies import describe_copy
-from hermes_worker.cli.options import client_settings, common, home_option
+from hermes_worker.cli.options import common, format_home_option, load_client_settings
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.archives import DATABASE, RESTORING, make_staging, put_in_place, unpack, write_archive
 from hermes_worker.local.paths import HomeBusy, hold_home, is_held, list_spellings, prepare_home
@@ -88,7 +88,7 @@ def restore(
     fires no job and opens no folder outside the home until you say that the original is gone."""
     if (mark_epoch and archive is not None) or not (mark_epoch or archive or original_gone):
         raise click.UsageError("give ARCHIVE, --mark-epoch or --original-gone")
-    settings = client_settings(home)
+    settings = load_client_settings(home)
     if not mark_epoch and archive is None:
         _confirm_original_gone(settings, as_json)
         return
@@ -136,7 +136,7 @@ def _mark_epoch(settings: Settings, is_original_gone: bool, may_have_worked: boo
 
 
 def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, **said: bool) -> Epoch:
-    from hermes_worker.local.paths import embedded_database_url
+    from hermes_worker.local.paths import build_embedded_database_url
     from hermes_worker.store.build import build_sealer
     from hermes_worker.store.home_rows import convert_rows
     from hermes_worker.store.migrate import migrate
@@ -152,7 +152,7 @@ def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, *
         unpack(archive, staged, bytes_max=size_max_gb * _GB)
         require_intact(staged / DATABASE)
         with closing(
-            Database(embedded_database_url(staged), sealer=build_sealer(settings), homes=list_spellings(home))
+            Database(build_embedded_database_url(staged), sealer=build_sealer(settings), homes=list_spellings(home))
         ) as database:
             migrate(database)
             begin_sealing(database)
@@ -162,14 +162,14 @@ def _restore(settings: Settings, archive: Path, force: bool, size_max_gb: int, *
             (staged / f"{DATABASE}{ending}").unlink(missing_ok=True)
         merge_journal(home / DATABASE)
         put_in_place(staged, home)
-    click.echo(f"restored; 'hermes-worker up{home_option(home)}' carries on from here", err=True)
+    click.echo(f"restored; 'hermes-worker up{format_home_option(home)}' carries on from here", err=True)
     return found
 
 
 def _load_embedded_settings(home: Path | None) -> Settings:
     """Load the settings of a home. Raises ``ConfigurationError`` when the state is on a server, which has tools of its
     own."""
-    settings = client_settings(home)
+    settings = load_client_settings(home)
     if settings.database.url is not None:
         raise ConfigurationError(
             "the state is not in the home but where HERMES_DATABASE_URL says: save it with the tools of its server "

@@ -15,15 +15,15 @@ def build_budget_document(tree: TreeBudget) -> dict[str, Any]:
     """Build the budget as JSON. Money is in US dollars, time in seconds."""
     return {
         "run_id": tree.owner_run_id,
-        "dimensions": _dimensions(tree),
+        "dimensions": _dump_dimensions(tree),
         "has_unknown_cost": tree.budget.has_unknown_cost,
-        "own": _dimensions(tree.own),
+        "own": _dump_dimensions(tree.own),
         "children": [
             {
                 "run_id": share.run_id,
                 "index": share.index,
                 "status": share.status.value,
-                "dimensions": _dimensions(share),
+                "dimensions": _dump_dimensions(share),
             }
             for share in tree.children
         ],
@@ -31,10 +31,10 @@ def build_budget_document(tree: TreeBudget) -> dict[str, Any]:
     }
 
 
-def _dimensions(of: TreeBudget | Share) -> dict[str, Any]:
+def _dump_dimensions(of: TreeBudget | Share) -> dict[str, Any]:
     return {
         dimension.value: {"limit": limit, "reserved": reserved, "spent": spent}
-        for dimension, limit, reserved, spent in of.dimensions()
+        for dimension, limit, reserved, spent in of.iterate_dimensions()
     }
 
 
@@ -43,18 +43,18 @@ def render_budget(tree: TreeBudget) -> list[str]:
     rows = [
         (
             dimension.value.replace("_", " "),
-            _amount(dimension, limit),
-            _amount(dimension, reserved),
-            _amount(dimension, spent),
+            _format_amount(dimension, limit),
+            _format_amount(dimension, reserved),
+            _format_amount(dimension, spent),
         )
-        for dimension, limit, reserved, spent in tree.dimensions()
+        for dimension, limit, reserved, spent in tree.iterate_dimensions()
     ]
     lines = render_table(rows, ("BUDGET", "LIMIT", "RESERVED", "SPENT")).splitlines()
     if tree.budget.has_unknown_cost:
         lines.append("(the price of a model is not known, so it cost more than this)")
     if not tree.children:
         return lines
-    shares = [_share_row("itself", tree.own), *(_share_row(_name(share), share) for share in tree.children)]
+    shares = [_format_share("itself", tree.own), *(_format_share(_name(share), share) for share in tree.children)]
     head = ("USED BY", "STATUS", "MODEL CALLS", "RESERVED", "TOKENS", "TOOL CALLS", "COST")
     lines += ["", *render_table(shares, head).splitlines()]
     if tree.children_total > len(tree.children):
@@ -67,7 +67,7 @@ def _name(share: Share) -> str:
     return strip_controls(share.run_id) if share.index is not None else f"{strip_controls(share.run_id)} (a later turn)"
 
 
-def _share_row(name: str, share: Share) -> tuple[str, ...]:
+def _format_share(name: str, share: Share) -> tuple[str, ...]:
     spent = share.spent
     usd = format_cost(spent.nano_usd / NANO, CostStatus.UNKNOWN if share.has_unknown_cost else None)
     return (
@@ -81,7 +81,7 @@ def _share_row(name: str, share: Share) -> tuple[str, ...]:
     )
 
 
-def _amount(dimension: Dimension, amount: float | None) -> str:
+def _format_amount(dimension: Dimension, amount: float | None) -> str:
     if amount is None:
         return "-"
     match dimension:

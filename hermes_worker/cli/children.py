@@ -7,12 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.layout import hide_secrets, render_table
 from hermes_worker.cli.screen import colour_status, flatten_text, format_refusal, strip_controls
 from hermes_worker.core.pricing import format_cost
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_views import ChildView, RefusalView, RunNews
-from hermes_worker.safety.redaction import redact
 
 _GOAL_CHARS = 60
 
@@ -61,7 +60,7 @@ def _render_child(child: ChildView) -> str:
 
 
 def _format_goal(child: ChildView) -> str:
-    return flatten_text(redact(child.goal), _GOAL_CHARS)
+    return flatten_text(hide_secrets(child.goal), _GOAL_CHARS)
 
 
 def _format_cost(child: ChildView) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from hermes_worker.plugins import plugins_dir
+from hermes_worker.plugins import get_plugins_dir
 from hermes_worker.settings import Settings
 from hermes_worker.settings.loading import receive_handover
 from hermes_worker.settings.role_secrets import is_secret
@@ -30,7 +30,7 @@ def list_code_places(settings: Settings) -> list[Path]:
     there are none."""
     tops = dict.fromkeys(name.partition(".")[0] for name in settings.extensions.modules)
     found = [_find_code(name) for name in tops]
-    if (plugins := plugins_dir(settings.home)).is_dir():
+    if (plugins := get_plugins_dir(settings.home)).is_dir():
         found.append(plugins)
     if not found:
         raise click.UsageError("--reload has nothing to watch: name your modules in HERMES_TOOLS")

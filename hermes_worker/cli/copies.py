@@ -1,4 +1,4 @@
-"""Say whether a home is a restored copy, in a moment: whoever looks at a home asks that first."""
+"""Say whether a home is a restored copy, in a moment, because every command that looks at a home asks that first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from hermes_worker.cli.options import home_option
+from hermes_worker.cli.options import format_home_option
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.paths import has_no_rows
 from hermes_worker.settings import Settings
@@ -17,7 +17,7 @@ def describe_copy(home: Path) -> str:
     return (
         "it delivers nothing, calls no hooks, listens to no chats, fires no jobs and opens no folder outside its home, "
         "because the original may still be at work. When nothing runs there any more, say so: "
-        f"'hermes-worker data restore{home_option(home)} --original-gone'"
+        f"'hermes-worker data restore{format_home_option(home)} --original-gone'"
     )
 
 

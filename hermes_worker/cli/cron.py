@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.job_backend import open_jobs
-from hermes_worker.cli.layout import format_field, format_moment
+from hermes_worker.cli.layout import format_field, format_moment, parse_moment
 from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
-from hermes_worker.cli.options import TEXT, OneOf, of_tenant, prompt_text, reachable
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable, read_prompt_text
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.core.job_policies import CatchUp, Overlap
+from hermes_worker.core.titles import TITLE_CHARS_MAX
 from hermes_worker.safety.approvals import UnattendedMode
 from scheduler.definition import JobRequest, JobSpec
 from scheduler.policy import format_repeat
@@ -117,7 +117,7 @@ _force = click.option(
 )
 
 
-def _needs(given: Mapping[str, Any]) -> Needs:
+def _build_needs(given: Mapping[str, Any]) -> Needs:
     from hermes_worker.cli.preflight import Needs
 
     return Needs(**{name: given[name] for name in ("deliver", "origin", "script", "skills", "toolsets")})
@@ -128,7 +128,7 @@ def _request(prompt: str | None, schedule: str | None, given: dict[str, Any]) ->
     plain = {name: given.pop(name) for name in _REQUEST_OPTIONS}
     more = {**given, "directory": str(workspace.absolute()) if workspace else None}
     return JobRequest(
-        prompt=prompt_text(prompt) if prompt is not None else None,
+        prompt=read_prompt_text(prompt) if prompt is not None else None,
         schedule=schedule,
         **plain,
         more={name: value for name, value in more.items() if value is not None and value != ()},
@@ -151,7 +151,7 @@ def create(home: Path | None, schedule: str, prompt: str | None, force: bool, as
     A job with a script or skills may do without PROMPT."""
     jobs = open_jobs(home)
     if not force:
-        jobs.require(_needs(given))
+        jobs.require(_build_needs(given))
     row = jobs.create(_request(prompt, schedule, given))
     if jobs.notice:
         click.echo(jobs.notice, err=True)
@@ -180,10 +180,10 @@ def edit(
     force: bool,
     **given: Any,
 ) -> None:
-    """Change what is named; an empty value takes it back to its default. JOB is an id or a name."""
+    """Change what is named; an empty value takes it back to its default. JOB is an id, its beginning, or a name."""
     jobs = open_jobs(home)
     if not force:
-        jobs.require(_needs(given))
+        jobs.require(_build_needs(given))
     request = _request(prompt, schedule, given)
     if clear_skills:
         request = replace(request, more={**request.more, "skills": None})
@@ -197,7 +197,7 @@ def edit(
 @add_list_options
 def list_jobs(home: Path | None, output: str | None) -> None:
     """All jobs."""
-    print_list(open_jobs(home).all(), output, _JOBS)
+    print_list(open_jobs(home).list_all(), output, _JOBS)
 
 
 @cron.command()
@@ -265,7 +265,7 @@ def remove(home: Path | None, job: str) -> None:
 @add_list_options
 def history(home: Path | None, job: str, limit: int, before: float | None, output: str | None) -> None:
     """What became of the latest slots."""
-    print_list(open_jobs(home).history(job, limit=limit, before=before), output, _FIRINGS)
+    print_list(open_jobs(home).list_history(job, limit=limit, before=before), output, _FIRINGS)
 
 
 @cron.command("next")
@@ -281,12 +281,8 @@ def next_slots(home: Path | None, job: str, limit: int) -> None:
 
 def _build_firing_document(view: FiringObject) -> dict[str, Any]:
     """Render a slot as JSON. Its times are epoch seconds."""
-    times = {name: _parse_moment(view[name]) for name in ("settled_at", "ended_at")}
+    times = {name: parse_moment(view[name]) for name in ("settled_at", "ended_at")}
     return {name: times.get(name, view[name]) for name in _PRINTED_OF_SLOT}
-
-
-def _parse_moment(moment: str | None) -> float | None:
-    return None if moment is None else datetime.fromisoformat(moment).timestamp()
 
 
 _PRINTED_OF_SLOT = (
@@ -310,7 +306,7 @@ def _format_schedule(row: JobSheet) -> str:
 _JOBS: ListLayout[JobSheet] = ListLayout(
     header=("NAME", "STATE", "NEXT", "LAST", "SCHEDULE", "JOB"),
     row=lambda job, format_time: (
-        flatten_text(job.name, 40),
+        flatten_text(job.name, TITLE_CHARS_MAX),
         job.state,
         format_time(job.next_slot),
         job.last_status or "-",
@@ -320,7 +316,8 @@ _JOBS: ListLayout[JobSheet] = ListLayout(
     document=build_document,
     name=lambda job: job.job_id,
     empty="no jobs; 'hermes-worker cron create' makes one",
-    whole=(2, 5),
+    whole=(1, 2, 3, 5),
+    spared=(4, 3),
 )
 _FIRINGS: ListLayout[FiringObject] = ListLayout(
     header=("SLOT", "OUTCOME", "STATUS", "REASON", "RUN"),

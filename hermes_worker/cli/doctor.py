@@ -22,15 +22,16 @@ import click
 
 from hermes_worker import installed, mcp
 from hermes_worker.cli.copies import find_copy_note
-from hermes_worker.cli.doctor_findings import DoctorFinding, Grade, models_answer
+from hermes_worker.cli.doctor_findings import DoctorFinding, Grade, request_models
+from hermes_worker.cli.doctor_fleet import with_rows
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.models import describe_model, find_model_name
-from hermes_worker.cli.options import client_settings, common
+from hermes_worker.cli.options import common, load_client_settings
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError, format_reason
 from hermes_worker.local.paths import FailedStart, find_running_stack, has_no_rows, prepare_home, read_failed_start
 from hermes_worker.settings import Settings
-from hermes_worker.settings.server_key import describe_key_place, find_server_key, is_open_to_others, key_file_path
+from hermes_worker.settings.server_key import describe_key_place, find_server_key, get_key_file_path, is_open_to_others
 from hermes_worker.store.revisions import format_code_version
 from hermes_worker.system.platforms import find_support
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     import redis
 
     from hermes_worker.mcp.servers import McpServer
+    from hermes_worker.store.engine.database import Database
 
 
 _FREE_BYTES_MIN = 200 * 1024 * 1024
@@ -58,7 +60,7 @@ _APART_S_NOTED, _APART_S_MAX = 2.0, 60.0
 )
 def doctor(home: Path | None, workspace: Path | None, fixes: bool, as_json: bool) -> int:
     """Check everything this configuration needs, by trying it."""
-    settings = client_settings(home, needs_servers=False)
+    settings = load_client_settings(home, needs_servers=False)
     is_broken = False
     for finding in chain(_repair(settings) if fixes else (), _list_findings(settings, workspace)):
         click.echo(json.dumps(asdict(finding)) if as_json else _format_finding(finding))
@@ -76,15 +78,15 @@ def check(home: Path | None) -> int:
     from hermes_worker.settings.declared import describe_declared
     from hermes_worker.settings.role_secrets import ProcessRole
 
-    settings = client_settings(home)
+    settings = load_client_settings(home)
     if not settings.model.is_scripted:
         find_endpoint(settings)
     click.echo(f"home      {settings.home}")
-    click.echo(f"database  {_database_place(settings)}")
-    click.echo(f"broker    {_broker_place(settings)}")
+    click.echo(f"database  {_describe_database_place(settings)}")
+    click.echo(f"broker    {_describe_broker_place(settings)}")
     click.echo(f"model     {describe_model(settings)}")
     click.echo(
-        f"API       {settings.server.scheme}://{settings.server.host}:{settings.server.port}{_key_note(settings)}"
+        f"API       {settings.server.scheme}://{settings.server.host}:{settings.server.port}{_describe_key(settings)}"
     )
     for row in describe_declared(installed.list_foreign(), settings.variables):
         click.echo(f"{row.extension:<9} {row.variable}: {row.value}  ({flatten_text(row.summary, 80)})")
@@ -111,38 +113,38 @@ def _repair(settings: Settings) -> Iterator[DoctorFinding]:
 
 def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[DoctorFinding]:
     yield DoctorFinding(subject="settings", grade=Grade.OK, text=f"read, home {settings.home}")
-    yield (system := _system(sys.platform, sys.version_info[:2]))
+    yield (system := _check_system(sys.platform, sys.version_info[:2]))
     if system.grade is Grade.BROKEN:
         return  # nothing else would start there
     failed = read_failed_start(settings.home)
     checks: tuple[tuple[str, Callable[[], DoctorFinding | tuple[Grade, str]]], ...] = (
-        ("home", lambda: _home(settings)),
-        ("user", _user),
+        ("home", lambda: _check_home(settings)),
+        ("user", _check_user),
         *((("start", lambda: _start(failed)),) if failed else ()),
-        ("disk", lambda: _disk(settings)),
+        ("disk", lambda: _check_disk(settings)),
         ("left", lambda: _check_left_folders(settings)),
-        ("database", lambda: _database(settings)),
+        ("database", lambda: _check_database(settings)),
         *((("copy", lambda: (Grade.NOTE, copied)),) if (copied := find_copy_note(settings)) else ()),
-        ("clock", lambda: _clock(settings)),
-        ("encryption", lambda: _encryption(settings)),
-        ("broker", lambda: _broker(settings)),
-        ("workers", lambda: _workers(settings)),
+        ("clock", lambda: _check_clock(settings)),
+        ("encryption", lambda: _check_encryption(settings)),
+        ("broker", lambda: _check_broker(settings)),
+        ("workers", lambda: _check_workers(settings)),
         *_list_fleet_checks(settings),
-        *((("logins", lambda: _logins(settings)),) if settings.model.refresh_tokens else ()),
-        *((("chats", lambda: _chats(settings)),) if settings.gateway.is_enabled else ()),
-        ("keys", lambda: _keys(settings)),
+        *((("logins", lambda: _check_logins(settings)),) if settings.model.refresh_tokens else ()),
+        *((("chats", lambda: _check_chats(settings)),) if settings.gateway.is_enabled else ()),
+        ("keys", lambda: _check_keys(settings)),
         *(check for _, list_checks in installed.list_upkeep("list_checks") for check in list_checks(settings)),
-        ("model", lambda: _model(settings)),
+        ("model", lambda: _check_model(settings)),
         *_list_provider_checks(settings),
-        ("API", lambda: _api(settings)),
-        ("tools", lambda: _tools(settings)),
+        ("API", lambda: _check_api(settings)),
+        ("tools", lambda: _check_tools(settings)),
         *((("extras", lambda: (Grade.BROKEN, "; ".join(missing))),) if (missing := _list_missing(settings)) else ()),
-        ("sandbox", lambda: _sandbox(settings)),
-        *([("browser", lambda: _browser(settings))] if settings.browser.is_enabled else []),
-        ("network", lambda: _network(settings)),
+        ("sandbox", lambda: _check_sandbox(settings)),
+        *([("browser", lambda: _check_browser(settings))] if settings.browser.is_enabled else []),
+        ("network", lambda: _describe_network(settings)),
         *_list_mcp_checks(settings),
-        *((("workspace", lambda: _workspace(workspace)),) if workspace else ()),
-        *((("workspaces", lambda: _workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
+        *((("workspace", lambda: _check_workspace(workspace)),) if workspace else ()),
+        *((("workspaces", lambda: _check_workspaces(settings)),) if settings.terminal.workspace != "local" else ()),
     )
     for subject, examine in checks:
         yield _examine(subject, examine)
@@ -150,7 +152,7 @@ def _list_findings(settings: Settings, workspace: Path | None) -> Iterator[Docto
 
 def _list_missing(settings: Settings) -> list[str]:
     """List what is not installed here and needed by a role. Accounts that are configured wrongly are left to
-    ``_chats``."""
+    ``_check_chats``."""
     from hermes_worker.role_needs import list_missing_extras
     from hermes_worker.settings.role_secrets import ProcessRole
 
@@ -198,7 +200,7 @@ def _format_finding(finding: DoctorFinding) -> str:
     return f"{click.style(f'{finding.grade.value:<7}', fg=colour)} {finding.subject:<10} {finding.text}"
 
 
-def _system(platform: str, python: tuple[int, int]) -> DoctorFinding:
+def _check_system(platform: str, python: tuple[int, int]) -> DoctorFinding:
     support = find_support(platform, python)
     if support.needs:
         text = f"{support.name}; this needs {'; '.join(support.needs)}"
@@ -209,12 +211,12 @@ def _system(platform: str, python: tuple[int, int]) -> DoctorFinding:
     return DoctorFinding(subject="system", grade=Grade.OK, text=support.name)
 
 
-def _home(settings: Settings) -> tuple[Grade, str]:
+def _check_home(settings: Settings) -> tuple[Grade, str]:
     prepare_home(settings.home)
     return Grade.OK, "can be written, and is closed to other users"
 
 
-def _user() -> tuple[Grade, str]:
+def _check_user() -> tuple[Grade, str]:
     from hermes_worker.local.process import format_root_warning
 
     if warning := format_root_warning():
@@ -227,7 +229,7 @@ def _start(failed: FailedStart) -> tuple[Grade, str]:
     return Grade.BROKEN, f"the last one, at {when}, failed: {failed.sentence}"
 
 
-def _disk(settings: Settings) -> tuple[Grade, str]:
+def _check_disk(settings: Settings) -> tuple[Grade, str]:
     free = shutil.disk_usage(settings.home).free
     text = f"{free / 1024**3:.1f} GB free"
     if free < _FREE_BYTES_MIN:
@@ -237,9 +239,9 @@ def _disk(settings: Settings) -> tuple[Grade, str]:
 
 def _check_left_folders(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.system.own_folders import find_left_folders
-    from hermes_worker.tasks.maintenance import own_folder_parents
+    from hermes_worker.tasks.maintenance import list_own_folder_parents
 
-    found = [find_left_folders(place) for place in own_folder_parents(settings.home)]
+    found = [find_left_folders(place) for place in list_own_folder_parents(settings.home)]
     if not (count := sum(each.folders for each in found)):
         return Grade.OK, "no process left folders behind"
     megabytes = sum(each.bytes for each in found) / 1024**2
@@ -249,38 +251,37 @@ def _check_left_folders(settings: Settings) -> tuple[Grade, str]:
     )
 
 
-def _database_place(settings: Settings) -> str:
+def _describe_database_place(settings: Settings) -> str:
     from hermes_worker.store.build import build_database
 
     return build_database(settings).url.render_as_string(hide_password=True)
 
 
-def _broker_place(settings: Settings) -> str:
+def _describe_broker_place(settings: Settings) -> str:
     from hermes_worker.safety.redaction import redact
 
     return redact(settings.broker.url) if settings.broker.url else "one of our own, started by 'hermes-worker up'"
 
 
-def _key_note(settings: Settings) -> str:
+def _describe_key(settings: Settings) -> str:
     return f", its key in {describe_key_place(settings)}"
 
 
-def _database(settings: Settings) -> tuple[Grade, str]:
+def _check_database(settings: Settings) -> tuple[Grade, str]:
     import sqlalchemy as sa
 
     from hermes_worker.store.build import build_database
     from hermes_worker.store.engine.pooler import REFUSAL, Pooler, detect_pooler
     from hermes_worker.store.revisions import find_newest, format_advice, load_state
 
-    place = _database_place(settings)
+    place = _describe_database_place(settings)
     if has_no_rows(settings):
         return Grade.OK, f"{place} will be made by the first 'hermes-worker up' or 'run'"
     database = build_database(settings)
     try:
         there, pooler = load_state(database), detect_pooler(database)
         if database.is_sqlite:
-            with database.read() as connection:
-                connection.execute(sa.text("pragma quick_check(1)")).scalar_one()
+            database.select(sa.text("pragma quick_check(1)")).scalar_one()
     except sa.exc.DatabaseError as error:
         return Grade.BROKEN, f"{place} is damaged ({error.orig}); restore it from a backup or choose another --home"
     except UnavailableError as error:
@@ -299,7 +300,7 @@ def _database(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{place}, schema {there.found}{behind}"
 
 
-def _broker(settings: Settings) -> tuple[Grade, str]:
+def _check_broker(settings: Settings) -> tuple[Grade, str]:
     import redis
 
     from hermes_worker.broker.queue import (
@@ -310,11 +311,11 @@ def _broker(settings: Settings) -> tuple[Grade, str]:
         read_server_facts,
         require_writable,
     )
-    from hermes_worker.local.paths import embedded_broker_url
+    from hermes_worker.local.paths import find_embedded_broker_url
 
-    url = settings.broker.url or embedded_broker_url(settings.home)
+    url = settings.broker.url or find_embedded_broker_url(settings.home)
     if url is None:
-        return _embedded_server(settings.home / "valkey")
+        return _check_embedded_server(settings.home / "valkey")
     client = build_redis_client(url)
     try:
         facts = read_server_facts(client)
@@ -391,7 +392,7 @@ def _list_needless_permissions(client: redis.Redis) -> list[str]:
     return allowed
 
 
-def _embedded_server(directory: Path) -> tuple[Grade, str]:
+def _check_embedded_server(directory: Path) -> tuple[Grade, str]:
     from hermes_worker.local.valkey import DataOrigin, find_server, find_version, list_set_aside
 
     server = find_server(directory=directory)
@@ -405,18 +406,15 @@ def _embedded_server(directory: Path) -> tuple[Grade, str]:
     return grade, plan
 
 
-def _workers(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.NOTE, "none; start them with 'hermes-worker up'")
+def _check_workers(settings: Settings, database: Database) -> tuple[Grade, str]:
     from hermes_worker.broker.queue import STANDING_QUEUES, QueueName
     from hermes_worker.core.delivery_states import DeliveryState
     from hermes_worker.store.outbox.deliveries import Deliveries
     from hermes_worker.store.workers import Workers
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.NOTE, "none; start them with 'hermes-worker up'"
-    with closing(open_database(settings)) as database:
-        alive = Workers(database).list_alive()
-        owed = Deliveries(database).list(limit=1, state=DeliveryState.PENDING)
+    alive = Workers(database).list_alive()
+    owed = Deliveries(database).list(limit=1, state=DeliveryState.PENDING)
     if not alive and settings.broker.url is None and find_running_stack(settings.home) is None:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     queues = _list_queues(alive)
@@ -453,18 +451,15 @@ def _find_consumed_queues(settings: Settings) -> set[str]:
         return _list_queues(Workers(database).list_alive())
 
 
-def _logins(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.NOTE, "not used yet; the first model call exchanges them")
+def _check_logins(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Check logins. Unused ones are not tried: that would spend them."""
     from hermes_worker.core.logins import LoginUsability, decide_usability
     from hermes_worker.models.build import list_logins
     from hermes_worker.store.access.logins import Logins
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.NOTE, "not used yet; the first model call exchanges them"
     configured = list_logins(settings)
-    with closing(open_database(settings)) as database:
-        states = [Logins(database).find(login.name) for login in configured]
+    states = [Logins(database).find(login.name) for login in configured]
     for number, state in enumerate(states, start=1):
         if state.dead_reason is not None and decide_usability(state) is LoginUsability.DEAD:
             return Grade.BROKEN, f"login {number} of {len(states)} is dead: {state.dead_reason}"
@@ -472,16 +467,13 @@ def _logins(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{len(states)} configured, renewed {renewed} times at {settings.model.token_url}"
 
 
-def _encryption(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "no texts yet")
+def _check_encryption(settings: Settings, database: Database) -> tuple[Grade, str]:
     from hermes_worker.store.engine.sealing import CLEAR
     from hermes_worker.store.text_keys import list_key_uses
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "no texts yet"
     # Opening refuses when a key is missing.
-    with closing(open_database(settings)) as database:
-        known = list_key_uses(database)
+    known = list_key_uses(database)
     keys = database.sealer.keys
     if not known and not database.sealer.is_on:
         return Grade.OK, "off: texts in the database are clear"
@@ -492,15 +484,12 @@ def _encryption(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, now
 
 
-def _keys(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "none is closed")
+def _check_keys(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Check provider keys, by the state that all workers together have found."""
     from hermes_worker.store.key_states import KeyStates
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "none is closed"
-    with closing(open_database(settings)) as database:
-        closed = [row for row in KeyStates(database).list_keys() if row.state.is_closed]
+    closed = [row for row in KeyStates(database).list_keys() if row.state.is_closed]
     if not closed:
         return Grade.OK, "none is closed"
     told = "; ".join(f"{row.credential} of {row.provider} {row.state.condition.text}" for row in closed[:3])
@@ -509,7 +498,7 @@ def _keys(settings: Settings) -> tuple[Grade, str]:
     return Grade.NOTE, f"{told}{more}; {waiting} runs wait ('hermes-worker fleet providers status')"
 
 
-def _chats(settings: Settings) -> tuple[Grade, str]:
+def _check_chats(settings: Settings) -> tuple[Grade, str]:
     """Check chats: which accounts are listened to, and what was wrong with the last poll."""
     from hermes_worker.channels.receivers import list_accounts
     from hermes_worker.store.gateway import GatewayRows
@@ -535,12 +524,12 @@ def _chats(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, text
 
 
-def _model(settings: Settings) -> tuple[Grade, str]:
+def _check_model(settings: Settings) -> tuple[Grade, str]:
     import httpx2
 
     from hermes_worker.broker.queue import QueueName
     from hermes_worker.models.build import find_wire_and_endpoint
-    from hermes_worker.models.catalog import wire_rows
+    from hermes_worker.models.catalog import list_wire_rows
 
     if settings.model.is_scripted:
         return Grade.NOTE, describe_model(settings)
@@ -550,16 +539,18 @@ def _model(settings: Settings) -> tuple[Grade, str]:
         if settings.database.url is None or QueueName.MODEL.value not in _find_consumed_queues(settings):
             raise
         return Grade.NOTE, f"not asked from here ({error}); other workers are alive that consume the queue 'model'"
+    if settings.model.is_asked_elsewhere:
+        return Grade.NOTE, f"{describe_model(settings)}, not asked from here; 'doctor' of a model worker asks it"
     if not place.api_key and settings.model.refresh_tokens:
         return Grade.OK, f"{describe_model(settings)}, asked with the logins above"
-    row = wire_rows()[wire]
+    row = list_wire_rows()[wire]
     if not row.headers:
         return (
             Grade.NOTE,
             f"{describe_model(settings)}, over the wire {row.name!r}, which is unverified live: not asked",
         )
     try:
-        answer = models_answer(wire, place)
+        answer = request_models(wire, place)
     except httpx2.HTTPError as error:
         if wrong := _find_certificate_problem(settings, place.plain_url, is_direct=place.proxy_url is None):
             return Grade.BROKEN, wrong
@@ -577,12 +568,12 @@ def _model(settings: Settings) -> tuple[Grade, str]:
 def _find_certificate_problem(settings: Settings, url: str, *, is_direct: bool) -> str | None:
     """Find what is wrong with the certificate at ``url``; ``None`` when it is right, or cannot be judged."""
     from hermes_worker.cli.doctor_tls import find_tls_problem
-    from hermes_worker.models.catalog import provider_of_host
+    from hermes_worker.models.catalog import find_provider_by_host
 
     parts = urlsplit(url)
     if parts.scheme != "https" or not parts.hostname or not is_direct:
         return None
-    is_public = provider_of_host(url) is not None
+    is_public = find_provider_by_host(url) is not None
     try:
         clocks = [clock] if (clock := _read_database_clock(settings)) is not None else []
         found = find_tls_problem(parts.hostname, parts.port or 443, is_public=is_public, clocks=clocks)
@@ -599,14 +590,14 @@ def _read_database_clock(settings: Settings) -> float | None:
         return None
     database = build_database(settings)
     try:
-        return None if database.is_sqlite else database.now()
+        return None if database.is_sqlite else database.read_clock()
     except UnavailableError:
         return None
     finally:
         database.close()
 
 
-def _clock(settings: Settings) -> tuple[Grade, str]:
+def _check_clock(settings: Settings) -> tuple[Grade, str]:
     """Compare the clocks: leases and schedules use the database's, certificates and logs the machine's."""
     told = _read_database_clock(settings)
     if told is None:
@@ -634,7 +625,7 @@ def _check_named_model(settings: Settings, answer: httpx2.Response) -> tuple[Gra
     return Grade.OK, f"{describe_model(settings)} answers"
 
 
-def _api(settings: Settings) -> tuple[Grade, str]:
+def _check_api(settings: Settings) -> tuple[Grade, str]:
     """Check the API that runs on this home; of a deployment the configured one, which may be elsewhere."""
     import httpx2
 
@@ -668,16 +659,16 @@ def _api(settings: Settings) -> tuple[Grade, str]:
         )
     if key is None and answer.status_code == 401:
         return Grade.NOTE, f"{place} answers; nothing more is known, because this process has no key of it"
-    grade, text = _api_health(place, answer, settings)
+    grade, text = _judge_api_health(place, answer, settings)
     if grade is Grade.OK and is_open_to_others(settings):
         return (
             Grade.NOTE,
-            f"{text}; others may read its key: chmod 600 {shlex.quote(str(key_file_path(settings.home)))}",
+            f"{text}; others may read its key: chmod 600 {shlex.quote(str(get_key_file_path(settings.home)))}",
         )
     return grade, text
 
 
-def _api_health(place: str, answer: httpx2.Response, settings: Settings) -> tuple[Grade, str]:
+def _judge_api_health(place: str, answer: httpx2.Response, settings: Settings) -> tuple[Grade, str]:
     if answer.status_code == 401:
         mine = f"the key in {describe_key_place(settings)}"
         return Grade.BROKEN, f"{place} refuses {mine}; give it and this command the same HERMES_SERVER_KEY or --home"
@@ -693,7 +684,7 @@ def _api_health(place: str, answer: httpx2.Response, settings: Settings) -> tupl
     return Grade.OK, f"{place} answers, to the key in {describe_key_place(settings)}"
 
 
-def _tools(settings: Settings) -> tuple[Grade, str]:
+def _check_tools(settings: Settings) -> tuple[Grade, str]:
     if shutil.which("bash") is None:
         return Grade.BROKEN, "bash is not on PATH; the terminal tool needs it"
     missing = [name for name in ("git", "rg") if shutil.which(name) is None]
@@ -715,17 +706,19 @@ def _tools(settings: Settings) -> tuple[Grade, str]:
 def _list_mcp_checks(settings: Settings) -> list[tuple[str, Callable[[], tuple[Grade, str]]]]:
     """List a check for each MCP server; one that fails where the servers cannot be read."""
     try:
-        servers = _mcp_servers(settings)
+        servers = _load_mcp_servers(settings)
     except ConfigurationError as error:
         return [("mcp", partial(_report_unreadable, error))]
-    return [(f"mcp {name}", partial(_mcp_server, settings, name, server)) for name, server in sorted(servers.items())]
+    return [
+        (f"mcp {name}", partial(_check_mcp_server, settings, name, server)) for name, server in sorted(servers.items())
+    ]
 
 
 def _report_unreadable(error: ConfigurationError) -> tuple[Grade, str]:
     return Grade.BROKEN, format_reason(error)
 
 
-def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
+def _load_mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
     if not mcp.has_servers(settings.home):
         return {}
     from hermes_worker.mcp.servers import load_servers  # takes long to import
@@ -733,13 +726,13 @@ def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
     return load_servers(settings.home)
 
 
-def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
+def _check_mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
     from hermes_worker.cli.mcp_logins import open_credentials
     from hermes_worker.mcp.requests import list_tools
     from hermes_worker.mcp.servers import find_unapproved
 
     if server.is_process:
-        return _mcp_process(settings, name, server)
+        return _check_mcp_process(settings, name, server)
     asked = server.model_copy(update={"timeout_s": min(server.timeout_s, 10.0)})
     with open_credentials(settings, name) as shown:
         offered = list_tools(asked, shown.token, shown.login)
@@ -750,7 +743,7 @@ def _mcp_server(settings: Settings, name: str, server: McpServer) -> tuple[Grade
     return Grade.NOTE if more else Grade.OK, f"it answers, and its {len(offered)} tools are approved{more}"
 
 
-def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
+def _check_mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grade, str]:
     """Check whether a host could start the server here, without starting it."""
     from hermes_worker.workspaces.build import build_sandbox
 
@@ -763,7 +756,7 @@ def _mcp_process(settings: Settings, name: str, server: McpServer) -> tuple[Grad
     return Grade.OK, f"{there}, confined by {standing.name}"
 
 
-def _browser(settings: Settings) -> tuple[Grade, str]:
+def _check_browser(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can host browsers, and whether workers here can use one."""
     from hermes_worker.browser.chromium import NoBrowserHere, find_chromium, require_confinement
     from hermes_worker.workspaces.build import build_sandbox
@@ -776,17 +769,20 @@ def _browser(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"up to {settings.browser.browsers_max} of {program}, confined by bubblewrap"
 
 
-def _sandbox(settings: Settings) -> tuple[Grade, str]:
+def _check_sandbox(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.workspaces.build import build_sandbox
     from hermes_worker.workspaces.sandbox.policy import SandboxMode
 
     sandbox = build_sandbox(settings)
     standing = sandbox.find_backend()
-    kernel = _kernel()
+    kernel = _describe_kernel()
     if standing.rung is not None:
         above = f"; not better, because {'; '.join(standing.reasons)}" if standing.reasons else ""
         missing = ", ".join(standing.rung.list_gaps())
-        return Grade.OK, f"{standing.name} ({kernel}); limits by {_limits()}; it does not cover {missing}{above}"
+        return (
+            Grade.OK,
+            f"{standing.name} ({kernel}); limits by {_describe_limits()}; it does not cover {missing}{above}",
+        )
     text = f"commands are not confined ({kernel}): {'; '.join(standing.reasons)}"
     if sandbox.mode is SandboxMode.OFF:
         return Grade.NOTE, text
@@ -796,26 +792,26 @@ def _sandbox(settings: Settings) -> tuple[Grade, str]:
     return Grade.NOTE, f"{text}; {how}"
 
 
-def _kernel() -> str:
-    from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
+def _describe_kernel() -> str:
+    from hermes_worker.workspaces.sandbox.helper.keeper import find_landlock_abi
 
     release = f"{os.uname().sysname} {os.uname().release}"
-    return f"{release}, Landlock ABI {landlock_abi()}" if sys.platform == "linux" else release
+    return f"{release}, Landlock ABI {find_landlock_abi()}" if sys.platform == "linux" else release
 
 
-def _limits() -> str:
+def _describe_limits() -> str:
     """Describe what bounds the resources of a command, of a worker that is started as this command was."""
     from hermes_worker.workspaces.sandbox.groups import groups
-    from hermes_worker.workspaces.sandbox.probing import bounds_processes
+    from hermes_worker.workspaces.sandbox.probing import limits_processes
 
     ground = groups.find_parent()
     if ground.base is not None:
         return f"cgroup, memory and processes of a whole command, below {ground.base} (unverified live)"
-    processes = "bounded by the kernel" if bounds_processes() else "only watched"
+    processes = "bounded by the kernel" if limits_processes() else "only watched"
     return f"rlimits, processes {processes}, memory of each process; no cgroup, because {ground.reason}"
 
 
-def _network(settings: Settings) -> tuple[Grade, str]:
+def _describe_network(settings: Settings) -> tuple[Grade, str]:
     """Describe what commands may reach, by who asked for them."""
     from hermes_worker.workspaces.build import build_network_rules, build_sandbox
     from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, decide_access
@@ -836,13 +832,13 @@ def _network(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{text}; the proxy reaches {', '.join(sandbox.egress.hosts) or 'public hosts'} at ports {ports}"
 
 
-def _workspaces(settings: Settings) -> tuple[Grade, str]:
+def _check_workspaces(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.cli.doctor_workspaces import check_workspaces
 
     return check_workspaces(settings)
 
 
-def _workspace(workspace: Path) -> tuple[Grade, str]:
+def _check_workspace(workspace: Path) -> tuple[Grade, str]:
     if not workspace.is_dir():
         return Grade.BROKEN, f"{str(workspace)!r} is not a directory; make it or name another"
     if not os.access(workspace, os.R_OK | os.W_OK | os.X_OK):

@@ -34,18 +34,18 @@ class DoctorFinding:
     """What was found, and for anything but ``OK`` what to change."""
 
 
-def models_answer(wire: str, place: Endpoint) -> httpx2.Response:
+def request_models(wire: str, place: Endpoint) -> httpx2.Response:
     """What a provider says to the cheapest call that needs a key. Raises ``HTTPError``."""
     import httpx2
 
-    from hermes_worker.models.catalog import wire_rows
-    from hermes_worker.models.windows import request_headers
+    from hermes_worker.models.catalog import list_wire_rows
+    from hermes_worker.models.windows import build_request_headers
 
-    path = wire_rows()[wire].version_path
+    path = list_wire_rows()[wire].version_path
     return httpx2.get(
         f"{place.plain_url.removesuffix(path)}{path}/models",
         params=place.query,
-        headers=request_headers(wire, place),
+        headers=build_request_headers(wire, place),
         timeout=PATIENCE_S,
         follow_redirects=False,
         proxy=place.proxy_url,

@@ -3,12 +3,15 @@ providers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from functools import wraps
 
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.paths import find_running_stack, has_no_rows
 from hermes_worker.settings import Settings
+from hermes_worker.store.engine.database import Database
 
 _WAITS_S_NOTED, _WAITS_S_MAX = 60.0, 900.0
 """Seconds that the oldest step of a queue may wait, before a note and before an error."""
@@ -17,20 +20,38 @@ _OVERDUE_S_MAX = 60.0
 _CALLS_LOOKED_AT = 100
 
 
+def with_rows(
+    grade: Grade, nothing: str
+) -> Callable[[Callable[[Settings, Database], tuple[Grade, str]]], Callable[[Settings], tuple[Grade, str]]]:
+    """Give a check the database of the installation; where none was made yet, the finding is ``grade`` and
+    ``nothing``."""
+
+    def decorate(check: Callable[[Settings, Database], tuple[Grade, str]]) -> Callable[[Settings], tuple[Grade, str]]:
+        @wraps(check)
+        def look(settings: Settings) -> tuple[Grade, str]:
+            from hermes_worker.wiring import open_database
+
+            if has_no_rows(settings):
+                return grade, nothing
+            with closing(open_database(settings)) as database:
+                return check(settings, database)
+
+        return look
+
+    return decorate
+
+
 def _is_down(settings: Settings) -> bool:
     """Whether nothing should be running: this home has its own broker, and no stack was started."""
     return settings.broker.url is None and find_running_stack(settings.home) is None
 
 
-def check_queues(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "nothing waits")
+def check_queues(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Check how old the oldest step is that a worker could take."""
     from hermes_worker.store.backlog import read_backlog
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "nothing waits"
-    with closing(open_database(settings)) as database:
-        due = [each for each in read_backlog(database) if each.due]
+    due = [each for each in read_backlog(database) if each.due]
     if not due:
         return Grade.OK, "nothing waits"
     oldest = max(due, key=lambda each: each.oldest_age_s)
@@ -45,16 +66,13 @@ def check_queues(settings: Settings) -> tuple[Grade, str]:
     return grade, f"{waits}; start more workers for {oldest.queue!r} ('hermes-worker fleet backlog' says how many)"
 
 
-def check_beat(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "no job is scheduled")
+def check_beat(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Check whether jobs begin when they are due. A scheduler has no row of its own, so its work is the only sign of
     it."""
     from hermes_worker.store.fleet import load_fleet
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "no job is scheduled"
-    with closing(open_database(settings)) as database:
-        fleet = load_fleet(database)
+    fleet = load_fleet(database)
     scheduled = fleet.jobs.get("scheduled", 0)
     if fleet.job_overdue_s <= _OVERDUE_S_MAX:
         return Grade.OK, f"{scheduled} scheduled, none overdue" if scheduled else "no job is scheduled"
@@ -64,31 +82,25 @@ def check_beat(settings: Settings) -> tuple[Grade, str]:
     return Grade.BROKEN, f"{overdue}; start one with 'hermes-worker start beat'"
 
 
-def check_configuration(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "no database yet, so none in it")
+def check_configuration(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Whether the configurations in the database and the file can be used, and which count."""
     from hermes_worker.live_settings import build_live_settings
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "no database yet, so none in it"
-    with closing(open_database(settings)) as database:
-        live = build_live_settings(settings, database)
-        layers, problems = live.choose_settings("").layers, live.list_problems()
+    live = build_live_settings(settings, database)
+    layers, problems = live.choose_settings("").layers, live.list_problems()
     if problems:
         return Grade.BROKEN, f"{'; '.join(problems.values())} The last good one counts: write it anew"
     told = ", ".join(f"{layer} {version}" for layer, version in layers.items())
     return Grade.OK, f"can be used ({told})" if told else "none in the database"
 
 
-def check_size(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "no database yet")
+def check_size(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Check how large the database is, and how much of it is empty."""
     from hermes_worker.store.sizes import measure_size
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "no database yet"
-    with closing(open_database(settings)) as database:
-        found = measure_size(database)
+    found = measure_size(database)
     text = f"the database takes {_format_megabytes(found.total_bytes)}"
     if not found.is_bloated:
         return Grade.OK, text
@@ -99,15 +111,12 @@ def check_size(settings: Settings) -> tuple[Grade, str]:
     return Grade.NOTE, f"{text}, {free} of it hold nothing; 'doctor --fix' gives them back while nothing runs"
 
 
-def check_search(settings: Settings) -> tuple[Grade, str]:
+@with_rows(Grade.OK, "no messages yet")
+def check_search(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Whether the index of messages can be used."""
     from hermes_worker.store.search.indexing import find_index_damage
-    from hermes_worker.wiring import open_database
 
-    if has_no_rows(settings):
-        return Grade.OK, "no messages yet"
-    with closing(open_database(settings)) as database:
-        damage = find_index_damage(database)
+    damage = find_index_damage(database)
     if damage is None:
         return Grade.OK, "the index of messages is whole"
     return Grade.BROKEN, f"{damage}; use 'doctor --fix', or search for something: it is made anew from the messages"

@@ -3,10 +3,10 @@ cheapest call that needs it."""
 
 from __future__ import annotations
 
-from hermes_worker.cli.doctor_findings import Grade, models_answer
+from hermes_worker.cli.doctor_findings import Grade, request_models
 from hermes_worker.core.errors import ConfigurationError, format_reason
 from hermes_worker.models.build import list_key_endpoints
-from hermes_worker.models.catalog import wire_rows
+from hermes_worker.models.catalog import list_wire_rows
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.settings import Settings
 
@@ -30,10 +30,10 @@ def check_providers(settings: Settings) -> tuple[Grade, str]:
 def _find_problem(wire: str, place: Endpoint) -> str | None:
     import httpx2
 
-    if not wire_rows()[wire].headers:
+    if not list_wire_rows()[wire].headers:
         return None  # this wire is unverified live, so no call is tried
     try:
-        status = models_answer(wire, place).status_code
+        status = request_models(wire, place).status_code
     except httpx2.HTTPError as error:
         return f"does not answer at {place.plain_url} ({format_reason(error)})"
     if status in (401, 403):

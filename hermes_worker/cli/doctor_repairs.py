@@ -8,7 +8,7 @@ from contextlib import closing
 
 from hermes_worker.local.paths import find_running_stack, has_no_rows
 from hermes_worker.settings import Settings
-from hermes_worker.settings.server_key import is_open_to_others, key_file_path
+from hermes_worker.settings.server_key import get_key_file_path, is_open_to_others
 
 
 def _migrate_schema(settings: Settings) -> str | None:
@@ -30,9 +30,9 @@ def _migrate_schema(settings: Settings) -> str | None:
 def _repair_key(settings: Settings) -> str | None:
     if not is_open_to_others(settings):
         return None
-    key_file_path(settings.home).chmod(0o600)
+    get_key_file_path(settings.home).chmod(0o600)
     return (
-        f"others can no longer read {key_file_path(settings.home)}; whoever did knows the key: "
+        f"others can no longer read {get_key_file_path(settings.home)}; whoever did knows the key: "
         "'doctor' cannot change that"
     )
 

@@ -100,7 +100,7 @@ def _name_problem(
 
 
 def _name_time_problem(name: str, shown: _Shown, clocks: Sequence[float], *, is_over: bool) -> TlsFinding:
-    """Find whether the certificate's time or our clock is wrong: other clocks tell."""
+    """Decide by the clocks of other machines whether the certificate's dates or this machine's clock is wrong."""
     here = time.time()
     told = [clock for clock in (*clocks, shown.now) if clock is not None]
     right = next((clock for clock in told if shown.begins <= clock <= shown.ends and abs(clock - here) > SKEW_S), None)

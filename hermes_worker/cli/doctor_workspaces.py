@@ -11,16 +11,16 @@ def check_workspaces(settings: Settings) -> tuple[Grade, str]:
     """Check whether new sessions can get a workspace from here."""
     match settings.terminal.workspace:
         case "ssh":
-            return _ssh_host(settings)
+            return _check_ssh_host(settings)
         case "docker":
-            return _container_engine(settings)
+            return _check_container_engine(settings)
         case "kubernetes":
-            return _cluster(settings)
+            return _check_cluster(settings)
         case kind:
             return Grade.OK, f"new sessions get workspaces of the kind {kind}, which an extension brings"
 
 
-def _ssh_host(settings: Settings) -> tuple[Grade, str]:
+def _check_ssh_host(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can work on the host of workspaces."""
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.build import build_ssh_account
@@ -41,7 +41,7 @@ def _ssh_host(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{host.name} lets {account.user} in and starts programs; nothing of ours confines them"
 
 
-def _container_engine(settings: Settings) -> tuple[Grade, str]:
+def _check_container_engine(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make containers."""
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.build import build_docker_account
@@ -59,7 +59,7 @@ def _container_engine(settings: Settings) -> tuple[Grade, str]:
     return Grade.OK, f"{engine} makes containers of {image}; their network is {account.rules.network!r}{proxy}"
 
 
-def _cluster(settings: Settings) -> tuple[Grade, str]:
+def _check_cluster(settings: Settings) -> tuple[Grade, str]:
     """Check whether this machine can make pods."""
     from hermes_worker.workspaces.base import WorkspaceError
     from hermes_worker.workspaces.build import build_kubernetes_account

@@ -38,7 +38,8 @@ def _show_no_colour(ctx: click.Context, _: click.Parameter, given: str | None) -
 
 
 def _refuse_agents(_ctx: click.Context, _parameter: click.Parameter, mark: str | None) -> None:
-    """Whoever answers approvals, makes jobs and starts runs is a person, or a program that a person started."""
+    """Refuse to run in a command of an agent: only people, and programs that they started, answer approvals, make jobs
+    and start runs. Raises ``ConfigurationError``."""
     if mark or is_marked() or is_below_worker():
         raise ConfigurationError(
             "this is a command of an agent, and agents do not call hermes-worker: approvals, jobs and runs are for the "
@@ -122,7 +123,7 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     """Say in one sentence what went wrong, if that can be said in one sentence; a defect keeps its traceback."""
     if isinstance(error, BrokenPipeError):
         return EXIT_INTERRUPTED
-    sentence = sentence_of(error)
+    sentence = explain_error(error)
     if sentence is None or invocation.is_debugging:
         raise error
     sentence = rephrase_for_home(error, invocation) or sentence
@@ -131,17 +132,17 @@ def _explain(error: Exception, invocation: Invocation) -> int:
     return EXIT_UNUSABLE
 
 
-def sentence_of(error: Exception) -> str | None:
+def explain_error(error: Exception) -> str | None:
     """What to tell a user about an error that is not a defect of ours; ``None`` for a defect."""
     if isinstance(error, ConfigurationError | UnavailableError | HermesError):
         return str(error)
     if isinstance(error, ImportError) and _is_raised_by_us(error):
         return explain_missing(error)
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-        return f"{_place_of(error)}{error.strerror}; choose a directory that can be used with --home"
+        return f"{_describe_place(error)}{error.strerror}; choose a directory that can be used with --home"
     if _is_corrupt_database(error):
         return (
-            f"the database file is damaged or is not an SQLite database ({_first_line(error)}); "
+            f"the database file is damaged or is not an SQLite database ({_read_first_line(error)}); "
             "restore it from a backup, or choose another directory with --home"
         )
     return None
@@ -158,7 +159,7 @@ def _is_raised_by_us(error: Exception) -> bool:
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO})
 
 
-def _place_of(error: OSError) -> str:
+def _describe_place(error: OSError) -> str:
     return f"{str(error.filename)!r}: " if error.filename else ""
 
 
@@ -167,7 +168,7 @@ def _is_corrupt_database(error: Exception) -> bool:
     return type(original).__module__ == "sqlite3" and type(original).__name__ == "DatabaseError"
 
 
-def _first_line(error: Exception) -> str:
+def _read_first_line(error: Exception) -> str:
     return str(getattr(error, "orig", error)).strip().partition("\n")[0]
 
 

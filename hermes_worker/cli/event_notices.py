@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hermes_worker.cli.layout import format_clock
 from hermes_worker.core.errors import UnavailableError, format_reason
 from hermes_worker.core.status_reason import StandingReason, StatusReason
-from hermes_worker.models.identity import STAND_IN, endpoint_identity
 from hermes_worker.settings import Settings
 from hermes_worker.stream.wire_events import WireEvent
 
@@ -98,6 +97,8 @@ def describe_idle_fleet(settings: Settings, endpoint: str | None, model: str) ->
     settings name another one."""
     if settings.broker.url:
         return "no worker is running; start one with 'hermes-worker start worker'"
-    is_usual = endpoint in (None, STAND_IN, endpoint_identity(settings.model))
+    from hermes_worker.models.identity import STAND_IN, identify_endpoint  # with every provider that there is
+
+    is_usual = endpoint in (None, STAND_IN, identify_endpoint(settings.model))
     flags = "" if is_usual else f" --base-url {shlex.quote(str(endpoint))} --model {shlex.quote(model)}"
     return f"nothing runs on {str(settings.home)!r}; 'hermes-worker up{flags}' carries on from here"

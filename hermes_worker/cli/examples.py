@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import hermes_worker
-from hermes_worker.cli.options import TEXT, did_you_mean
+from hermes_worker.cli.options import TEXT, suggest_word
 from hermes_worker.cli.server import refuse_server_options
 from hermes_worker.core.errors import ConfigurationError
 
@@ -33,7 +33,7 @@ def copy_example(directory: Path, example: str | None) -> int:
         path.parent.name for path in source.glob("*/README.md") if not path.with_name("pyproject.toml").exists()
     )
     if example not in names:
-        said = f"there is no example {example[:80]!r}.{did_you_mean(example, names)} There" if example else "there"
+        said = f"there is no example {example[:80]!r}.{suggest_word(example, names)} There" if example else "there"
         raise click.UsageError(f"{said} are {', '.join(names)}: name one with --example")
     if directory.exists() and any(directory.iterdir()):
         raise ConfigurationError(f"{str(directory)!r} is not empty; name a directory that does not exist")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.layout import format_moment, hide_secrets
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import strip_controls
-from hermes_worker.core.explanations import Fact
-from hermes_worker.safety.redaction import redact
+
+if TYPE_CHECKING:
+    from hermes_worker.core.explanations import Fact
 
 _TIMES = ("deadline_at", "held_since", "lease_until", "looks_at", "not_before", "resume_at", "retry_at")
 
@@ -29,10 +31,10 @@ def explain(home: Path | None, run_id: str, as_json: bool) -> None:
     found = backend.client.explain(run_id)
     if as_json:
         facts = {name: _redact(value) for name, value in found.facts.items() if value is not None}
-        document = {"run_id": run_id, "because": found.because.value, "text": redact(found.text), "facts": facts}
+        document = {"run_id": run_id, "because": found.because.value, "text": hide_secrets(found.text), "facts": facts}
         click.echo(json.dumps({**document, "since": found.since, "until": found.until}))
         return
-    click.echo(f"{run_id}: {strip_controls(redact(found.text))}")
+    click.echo(f"{run_id}: {strip_controls(hide_secrets(found.text))}")
     click.echo(f"  because          {found.because.value}")
     for name, at in (("since", found.since), ("until", found.until)):
         if at is not None:
@@ -47,4 +49,4 @@ def explain(home: Path | None, run_id: str, as_json: bool) -> None:
 
 
 def _redact(value: Fact) -> Fact:
-    return redact(value) if isinstance(value, str) else value
+    return hide_secrets(value) if isinstance(value, str) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import click
 import yaml
 
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, common, load_settings
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import prepare_home
-from hermes_worker.plugins import AvailableExtension, check_extensions, list_available, plugins_dir
+from hermes_worker.plugins import AvailableExtension, check_extensions, get_plugins_dir, list_available
 from hermes_worker.settings import Settings
 from hermes_worker.system.plainfiles import replace_text
 
@@ -36,17 +35,15 @@ def list_extensions(home: Path | None, as_json: bool) -> None:
     settings = load_settings(home, uses_extensions=False)
     found = list_available(settings.home)
     lost = [name for name in settings.extensions.enabled if all(one.name != name for one in found)]
-    if as_json:
-        for one in found:
-            click.echo(json.dumps(_build_document(one, settings)))
-    elif found:
-        rows = [
-            (one.name, _describe_state(one, settings), flatten_text(one.place, 50), _describe_contents(one))
-            for one in found
-        ]
-        click.echo(render_table(rows, ("EXTENSION", "STATE", "FROM", "BRINGS"), ids=(0,), whole=(3,)))
-    else:
-        click.echo(f"no extensions: none is installed, and none is in {plugins_dir(settings.home)}", err=True)
+    print_entries(
+        found,
+        ("EXTENSION", "STATE", "FROM", "BRINGS"),
+        lambda one: (one.name, _describe_state(one, settings), flatten_text(one.place, 50), _describe_contents(one)),
+        document=(lambda one: _build_document(one, settings)) if as_json else None,
+        empty=f"no extensions: none is installed, and none is in {get_plugins_dir(settings.home)}",
+        ids=(0,),
+        whole=(3,),
+    )
     for name in lost:
         click.echo(f"note: {name!r} is enabled and is not there", err=True)
     for one in found:

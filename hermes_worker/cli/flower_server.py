@@ -45,7 +45,7 @@ def serve(settings: Settings) -> None:
     server.add_handlers(".*", [(r"/metrics", _Metrics)])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: server.io_loop.add_callback_from_signal(server.stop))
-    log.info("worker.started", url=f"http://{settings.flower.host}:{_listening_port(server, settings)}")
+    log.info("worker.started", url=f"http://{settings.flower.host}:{_start_listening(server, settings)}")
     server.start()
     log.info("worker.stopped")
 
@@ -54,7 +54,7 @@ def _configure(settings: Settings) -> None:
     chosen: dict[str, Any] = {
         "address": settings.flower.host.strip("[]"),
         "port": settings.flower.port,
-        "basic_auth": [f"{_USER}:{_password(settings)}"],
+        "basic_auth": [f"{_USER}:{_read_password(settings)}"],
         "persistent": True,
         "db": str(settings.home / "flower"),
         "state_save_interval": _SAVED_EVERY_MS,
@@ -66,12 +66,12 @@ def _configure(settings: Settings) -> None:
         setattr(options, name, value)
 
 
-def _password(settings: Settings) -> str:
+def _read_password(settings: Settings) -> str:
     assert settings.flower.password is not None, "the command refuses to start without one"
     return settings.flower.password.reveal()
 
 
-def _listening_port(server: Flower, settings: Settings) -> int:
+def _start_listening(server: Flower, settings: Settings) -> int:
     try:
         return int(server.start_http_server())
     except OSError as error:

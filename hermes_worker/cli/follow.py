@@ -78,7 +78,7 @@ def follow(
             for entry, at in preview.read():
                 if entry.kind == "row" and reads.take_one(time.monotonic()):
                     look_at = 0.0
-                yield from merge.live(entry, at)
+                yield from merge.translate_live(entry, at)
         except UnavailableError as error:
             notice = f"{format_reason(error)}; waiting for it to come back"
             time.sleep(_LOOK_EVERY_S)
@@ -105,7 +105,7 @@ def _find_last_seq(views: Views, run_id: str) -> int:
 
 def _read_rows(views: Views, run_id: str, merge: Merge) -> Iterator[WireEvent]:
     while rows := views.list_events_after(run_id, merge.cursor.seq):
-        yield from merge.rows(rows, views.load_run(run_id).usage)
+        yield from merge.translate_rows(rows, views.load_run(run_id).usage)
 
 
 class _Preview:

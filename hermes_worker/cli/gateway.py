@@ -48,7 +48,7 @@ def listen(home: Path | None, name: str | None, alive_file: Path | None) -> int:
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import open_client
 
-    def listener_of(settings: Settings, known_as: str, stack: ExitStack) -> GatewayListener:
+    def build_listener(settings: Settings, known_as: str, stack: ExitStack) -> GatewayListener:
         if not settings.gateway.is_enabled:
             raise ConfigurationError("people who write to accounts are not listened to: set HERMES_GATEWAY=true")
         accounts = list_listened_accounts(settings)
@@ -57,7 +57,7 @@ def listen(home: Path | None, name: str | None, alive_file: Path | None) -> int:
         serve_metrics(settings, ProcessRole.GATEWAY.value, build_connection_gauges(client.database))
         return GatewayListener(client, accounts, name=known_as, alive_file=alive_file)
 
-    return run_role(home, ProcessRole.GATEWAY, name, listener_of, alive_file)
+    return run_role(home, ProcessRole.GATEWAY, name, build_listener, alive_file)
 
 
 @gateway.command()
@@ -201,7 +201,7 @@ def _list_people(found: GatewayAccountObject) -> list[tuple[str, ...]]:
     help="What they may do.",
 )
 def pair(home: Path | None, account: str, code: str, role: str) -> None:
-    """Let in whoever was given this code on ACCOUNT: a platform, or platform:name.
+    """Let in the person who was given this code on ACCOUNT: a platform, or platform:name.
 
     After five wrong ones every code is refused for an hour."""
     person = open_api_client(home).pair_person(parse_account(account), code, role=role)

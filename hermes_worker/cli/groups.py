@@ -6,9 +6,11 @@ its verbs imports the other verbs.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NoReturn
 
 import click
 
@@ -64,8 +66,43 @@ MOVED: Mapping[str, str] = MappingProxyType(
     }
 )
 """Old spellings, which work for one release, and the new ones."""
-_SYNONYMS = {"inbox": "approvals", "jobs": "cron", "questions": "approvals", "schedule": "cron"}
-"""What people call groups that have another name."""
+_SYNONYMS: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "abort": ("stop",),
+        "add": ("create", "new"),
+        "cancel": ("stop",),
+        "cat": ("show",),
+        "continue": ("resume",),
+        "delete": ("remove", "revoke"),
+        "describe": ("show",),
+        "disable": ("pause",),
+        "enable": ("resume",),
+        "forget": ("remove", "delete"),
+        "get": ("show",),
+        "inbox": ("approvals",),
+        "info": ("show", "status"),
+        "inspect": ("show",),
+        "jobs": ("cron",),
+        "kill": ("stop", "down"),
+        "log": ("logs",),
+        "ls": ("list",),
+        "new": ("create",),
+        "ps": ("top", "status"),
+        "questions": ("approvals",),
+        "remove": ("delete", "revoke"),
+        "restart": ("up",),
+        "rm": ("remove", "delete"),
+        "schedule": ("cron",),
+        "start": ("up",),
+        "stop": ("stop", "down"),
+        "tail": ("watch", "logs"),
+        "undelete": ("restore",),
+        "unpause": ("resume",),
+        "view": ("show",),
+    }
+)
+"""What people call commands that have another name."""
+_SUGGESTED_MAX = 3
 
 start = click.Group(
     "start",
@@ -114,7 +151,7 @@ class DeclaredGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a verb. Other extensions are only looked at when nothing built in has the name."""
-        name, built_in = self._full(cmd_name), installed.get_installed().commands
+        name, built_in = self._spell_path(cmd_name), installed.get_installed().commands
         declared = built_in.get(name)
         if declared is None and (own := self._find_own(cmd_name)) is not None:
             return own
@@ -127,37 +164,47 @@ class DeclaredGroup(click.Group):
             return MixedGroup(declared)
         command: click.Command = load_reference(declared.implementation)
         # An extension may add a verb to any group of ours; a group of its own keeps its callback and options.
-        is_ours = str(declared.implementation).partition(".")[0] in OWN_PACKAGES
-        return MixedGroup(declared) if is_ours and isinstance(command, click.Group) else command
+        return MixedGroup(declared) if _is_ours(declared) and isinstance(command, click.Group) else command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            _print_help(ctx)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == "help" and self.get_command(ctx, "help") is None:
+            if len(args) == 1:
+                _print_help(ctx)
+            args = [*args[1:], "--help"]
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
-            from difflib import get_close_matches
-
-            meant = self._list_spellings(ctx)
-            near = dict.fromkeys(meant[word] for word in get_close_matches(error.command_name, meant))
+            near = self._suggest(ctx, error.command_name)
             said = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise click.NoSuchCommand(error.command_name, f"{error.message}{said}", ctx=ctx) from None
+
+    def _suggest(self, ctx: click.Context, word: str) -> Sequence[str]:
+        """Suggest what a wrong word may mean: a verb of this group, else a command of another one, written whole."""
+        here = self.list_commands(ctx)
+        if near := _choose_near(word, {name: [name] for name in here}):
+            return near
+        return _choose_near(word, _list_paths())
 
     def find_declared(self, found: Mapping[str, CommandDeclaration]) -> dict[str, CommandDeclaration]:
         """Find the commands right below this group, by their last word."""
         below = {
-            name.removeprefix(self._full("")): one for name, one in found.items() if name.startswith(self._full(""))
+            name.removeprefix(self._spell_path("")): one
+            for name, one in found.items()
+            if name.startswith(self._spell_path(""))
         }
         return {name: one for name, one in below.items() if " " not in name}
-
-    def _list_spellings(self, ctx: click.Context) -> dict[str, str]:
-        """List what may be meant by a wrong word, each with the words that name it."""
-        return {name: name for name in self.list_commands(ctx)}
 
     def _find_own(self, name: str) -> click.Command | None:
         return None
 
-    def _full(self, name: str) -> str:
+    def _spell_path(self, name: str) -> str:
         return f"{self.path} {name}" if self.path else name
 
 
@@ -211,18 +258,45 @@ class CommandTree(DeclaredGroup):
                 )
         return super().resolve_command(ctx, args)
 
-    def _list_spellings(self, ctx: click.Context) -> dict[str, str]:
-        verbs = {name.rpartition(" ")[2]: name for name in load_declarations()}
-        return verbs | _SYNONYMS | super()._list_spellings(ctx)
+    def _suggest(self, ctx: click.Context, word: str) -> Sequence[str]:
+        return _choose_near(word, _list_paths())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = self.find_declared(load_declarations())
         for section in (*SECTIONS, OTHERS):
-            rows = [(name, one.summary) for name, one in found.items() if _section_of(one) == section]
+            rows = [(name, one.summary) for name, one in found.items() if _choose_section(one) == section]
             if rows:
                 with formatter.section(section):
                     formatter.write_dl(rows)
 
 
-def _section_of(declared: CommandDeclaration) -> str:
+def _print_help(ctx: click.Context) -> NoReturn:
+    click.echo(ctx.get_help(), color=ctx.color)
+    ctx.exit()
+
+
+def _choose_near(word: str, paths: Mapping[str, Sequence[str]]) -> list[str]:
+    """Choose the commands that a wrong word may mean. ``paths`` are commands by their last word."""
+    found = [path for name in (word, *_SYNONYMS.get(word, ())) for path in paths.get(name, ())]
+    if not found:
+        found = [path for name in difflib.get_close_matches(word, paths) for path in paths[name]]
+    return list(dict.fromkeys(found))[:_SUGGESTED_MAX]
+
+
+def _list_paths() -> dict[str, list[str]]:
+    """List all commands by their last word. This imports all of ours, which is for a wrong word alone."""
+    found: dict[str, list[str]] = {}
+    for path, declared in load_declarations().items():
+        found.setdefault(path.rpartition(" ")[2], []).append(path)
+        command = load_reference(declared.implementation) if _is_ours(declared) else None
+        for name in command.commands if isinstance(command, click.Group) else ():
+            found.setdefault(name, []).append(f"{path} {name}")
+    return {name: sorted(dict.fromkeys(paths), key=lambda path: path.count(" ")) for name, paths in found.items()}
+
+
+def _is_ours(declared: CommandDeclaration) -> bool:
+    return str(declared.implementation).partition(".")[0] in OWN_PACKAGES
+
+
+def _choose_section(declared: CommandDeclaration) -> str:
     return declared.section if declared.section in SECTIONS else OTHERS

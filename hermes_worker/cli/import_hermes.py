@@ -22,7 +22,7 @@ from hermes_worker.cli.hermes_installation import (
 )
 from hermes_worker.cli.job_backend import open_jobs
 from hermes_worker.cli.layout import render_table, show_difference
-from hermes_worker.cli.options import chosen_tenant, client_settings, of_tenant, reachable
+from hermes_worker.cli.options import get_chosen_tenant, load_client_settings, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.server import find_chosen_server
 from hermes_worker.core.errors import ConfigurationError, HermesError
@@ -80,16 +80,16 @@ def import_hermes(home: Path | None, directory: Path, chosen: tuple[str, ...], d
 
 def _begin_home(home: Path | None) -> None:
     """Make the database of a home on which nothing has run yet, so that there is something to import into."""
-    if find_chosen_server() is None and has_no_rows(client_settings(home, needs_servers=False)):
+    if find_chosen_server() is None and has_no_rows(load_client_settings(home, needs_servers=False)):
         from hermes_worker.cli.roles import migrate  # it takes along what roles are made of
 
         click.get_current_context().invoke(migrate, home=home, check=False, wait_s=0.0)
 
 
 def _take_config(home: Path | None, source: Path, is_dry: bool) -> Iterator[TakenPart]:
-    if find_chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT:
+    if find_chosen_server() is not None or get_chosen_tenant() != DEFAULT_TENANT:
         raise ConfigurationError("settings go into config.yaml of a home; import them there, without --server")
-    path = client_settings(home, needs_servers=False).home / "config.yaml"
+    path = load_client_settings(home, needs_servers=False).home / "config.yaml"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     merged = merge_config(source, before)
     try:
@@ -136,7 +136,7 @@ def _use_verb(home: Path | None, words: Sequence[str], finding: TakenPart, is_dr
     for word in words[:2]:
         assert isinstance(command, click.Group)
         command = command.get_command(ctx, word) or command
-    place = [*(["--home", str(home)] if home is not None else []), "--tenant", chosen_tenant()]
+    place = [*(["--home", str(home)] if home is not None else []), "--tenant", get_chosen_tenant()]
     try:
         # A root of its own: what the verb opens is closed when it ends.
         with command.make_context(words[1], [*place, *words[2:]], obj=ctx.obj) as inner:
@@ -152,7 +152,7 @@ def _take_jobs(home: Path | None, source: Path, is_dry: bool) -> Iterator[TakenP
     if not found:
         return
     jobs = None if is_dry else open_jobs(home)
-    names = {job.name.lower() for job in jobs.all()} if jobs is not None else set()
+    names = {job.name.lower() for job in jobs.list_all()} if jobs is not None else set()
     for job in found:
         finding = TakenPart(part="jobs", what=job.request.name or job.old_id, is_taken=True, why=_describe_rest(job))
         if jobs is None:

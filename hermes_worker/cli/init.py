@@ -30,14 +30,14 @@ from hermes_worker.cli.init_gateway import FleetAccount, build_account, list_mis
 from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.mcp_clients import MCP_CLIENTS, describe_mcp_client
 from hermes_worker.cli.models import find_model_name
-from hermes_worker.cli.options import TEXT, OneOf, client_settings, common, did_you_mean, home_option
+from hermes_worker.cli.options import TEXT, OneOf, common, format_home_option, load_client_settings, suggest_word
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.server import read_key
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.messages import ModelRequest, build_user_body, canonical_json
+from hermes_worker.core.messages import ModelRequest, build_user_body, dump_canonical_json
 from hermes_worker.local.paths import find_running_stack, prepare_home
 from hermes_worker.models.build import build_provider
-from hermes_worker.models.catalog import find_provider, provider_rows
+from hermes_worker.models.catalog import find_provider, list_provider_rows
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.settings.config_editing import set_value
 from hermes_worker.settings.dotenv import write_secret
@@ -107,22 +107,22 @@ def init(home: Path | None, is_quiet: bool, no_try: bool, force: bool, **given: 
     is replaced without being told to.
     """
     if given["mcp_client"]:
-        return _show_mcp_client(client_settings(home, needs_servers=False), given["mcp_client"])
+        return _show_mcp_client(load_client_settings(home, needs_servers=False), given["mcp_client"])
     _require_sense(given)
     manner = InitMode(asks=not is_quiet and _is_terminal(), tries=not no_try, replaces=force)
-    settings = client_settings(home, needs_servers=False)
+    settings = load_client_settings(home, needs_servers=False)
     chosen = _choose_working_model(settings, given, manner)
     if given["compose"] is not None:
-        return _for_compose(given["compose"], chosen, _choose_accounts(settings, given["listen"], manner), manner)
+        return _init_compose(given["compose"], chosen, _choose_accounts(settings, given["listen"], manner), manner)
     if given["k8s"] is not None:
-        return _for_kubernetes(given, chosen, _choose_accounts(settings, given["listen"], manner), manner)
+        return _init_kubernetes(given, chosen, _choose_accounts(settings, given["listen"], manner), manner)
     _write_home(settings, chosen, given["preset"], manner)
-    settings = client_settings(settings.home, needs_servers=False)
+    settings = load_client_settings(settings.home, needs_servers=False)
     deliver, is_reached = _choose_target(settings, given["deliver"], manner)
-    _first_job(settings, given, deliver, manner)
+    _create_first_job(settings, given, deliver, manner)
     if find_running_stack(settings.home) is not None:
         click.echo("The hermes-worker that runs on this home reads its settings when it is started again.", err=True)
-    click.echo(f"\nNext: hermes-worker up{home_option(settings.home)}   then: hermes-worker chat")
+    click.echo(f"\nNext: hermes-worker up{format_home_option(settings.home)}   then: hermes-worker chat")
     return 0 if is_reached else 1
 
 
@@ -201,7 +201,7 @@ def _choose_model(settings: Settings, given: dict[str, Any], manner: InitMode, *
     model = settings.model
     said: str | None = given["provider"]
     if said is None and manner.asks:
-        click.echo(f"Providers: {', '.join(provider_rows())}, and {_SCRIPTED} for none.", err=True)
+        click.echo(f"Providers: {', '.join(list_provider_rows())}, and {_SCRIPTED} for none.", err=True)
         said = click.prompt("Provider", default=model.provider or "openai", err=True)
     # Without a provider's key the stand-in is the default; it was not chosen.
     is_chosen = model.provider != _SCRIPTED or "model.provider" in settings.origins
@@ -213,7 +213,8 @@ def _choose_model(settings: Settings, given: dict[str, Any], manner: InitMode, *
     row = find_provider(provider)
     if row is None:
         raise ConfigurationError(
-            f"there is no provider {provider[:80]!r}.{did_you_mean(provider, provider_rows())} A server of your own is "
+            f"there is no provider {provider[:80]!r}.{suggest_word(provider, list_provider_rows())} A server of your "
+            f"own is "
             "'custom' with --base-url"
         )
     is_same = model.provider == provider
@@ -265,7 +266,7 @@ def _try_model_once(settings: Settings, chosen: ChosenModel, config: str) -> str
     name = find_model_name(tried)
     if name is None:
         raise ConfigurationError("no model is named")
-    system = canonical_json({"role": "system", "content": "You are being set up. Answer in a word or two."})
+    system = dump_canonical_json({"role": "system", "content": "You are being set up. Answer in a word or two."})
     request = ModelRequest(
         model=name, messages=(system, build_user_body("Say that you are ready.")), output_tokens_max=_REPLY_TOKENS
     )
@@ -293,7 +294,7 @@ def _choose_accounts(settings: Settings, named: Sequence[str], manner: InitMode)
     return [build_account(platform, values) for platform in dict.fromkeys(named)]
 
 
-def _tell_of(accounts: Sequence[FleetAccount], run: str) -> None:
+def _tell_next_steps(accounts: Sequence[FleetAccount], run: str) -> None:
     """Print what is left to do before people can write."""
     for account in accounts:
         if not account.is_held:
@@ -333,7 +334,7 @@ def _write_home(settings: Settings, chosen: ChosenModel, preset: str | None, man
         click.echo("The environment names another model, and counts more than config.yaml.", err=True)
 
 
-def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitMode) -> int:
+def _init_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitMode) -> int:
     if not (directory / "compose.yaml").is_file():
         raise ConfigurationError(f"there is no compose.yaml in {str(directory)!r}; name the compose/ of a checkout")
     path = directory / ".env"
@@ -342,11 +343,11 @@ def _for_compose(directory: Path, chosen: ChosenModel, accounts: Sequence[FleetA
     _confirm_replacement(otherwise, manner)
     _write([file])
     click.echo(f"\nNext, in {directory}: docker compose up --detach")
-    _tell_of(accounts, "docker compose exec api")
+    _tell_next_steps(accounts, "docker compose exec api")
     return 0
 
 
-def _for_kubernetes(
+def _init_kubernetes(
     given: dict[str, Any], chosen: ChosenModel, accounts: Sequence[FleetAccount], manner: InitMode
 ) -> int:
     directory: Path = given["k8s"]
@@ -366,7 +367,7 @@ def _for_kubernetes(
         f"\nNext: kubectl apply --kustomize {directory}\nThe database and the broker outside of the cluster need a "
         "network policy, and the volume a storage class: state-network.yaml and storage.yaml of overlays/production."
     )
-    _tell_of(accounts, "kubectl --namespace hermes exec deploy/hermes-api --")
+    _tell_next_steps(accounts, "kubectl --namespace hermes exec deploy/hermes-api --")
     return 0
 
 
@@ -442,10 +443,10 @@ def _ask_for_credentials(settings: Settings, platforms: Sequence[str], manner: I
     for name in missing:
         value = str(click.prompt(name, hide_input=name in find_secret_variables(), err=True)).strip()
         write_secret(settings.home, name, value)
-    return client_settings(settings.home, needs_servers=False) if missing else settings
+    return load_client_settings(settings.home, needs_servers=False) if missing else settings
 
 
-def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, manner: InitMode) -> None:
+def _create_first_job(settings: Settings, given: dict[str, Any], deliver: str | None, manner: InitMode) -> None:
     from hermes_worker.cli.api_connection import connect_home
     from hermes_worker.cli.job_backend import JobRows
     from hermes_worker.cli.stack import migrate_database
@@ -465,7 +466,7 @@ def _first_job(settings: Settings, given: dict[str, Any], deliver: str | None, m
         migrate_database(settings, lambda doing: click.echo(f"{doing} ...", err=True))
     jobs = JobRows(connect_home(settings))
     name = choose_default_name(prompt, (), None)
-    if any(row.name == name for row in jobs.all()):
+    if any(row.name == name for row in jobs.list_all()):
         click.echo(f"a job {flatten_text(name, 60)!r} is there already", err=True)
         return
     row = jobs.create(JobRequest(prompt=prompt, schedule=schedule or "every day at 9am", deliver=deliver))

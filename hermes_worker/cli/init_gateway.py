@@ -16,7 +16,7 @@ from hermes_worker.channels.adapters import (
 from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.receivers import Receiver, load_receivers
-from hermes_worker.cli.options import did_you_mean
+from hermes_worker.cli.options import suggest_word
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings.role_secrets import is_secret
 
@@ -98,7 +98,7 @@ def _require_receiver(platform: str) -> Receiver:
     found = load_receivers().get(platform)
     if found is None:
         raise ConfigurationError(
-            f"{platform[:80]!r} is not listened to.{did_you_mean(platform, load_receivers())} These are: "
+            f"{platform[:80]!r} is not listened to.{suggest_word(platform, load_receivers())} These are: "
             f"{', '.join(sorted(load_receivers()))}"
         )
     return found
@@ -108,7 +108,7 @@ def _list_sending_variables(platform: str) -> Mapping[str, str]:
     if platform == EMAIL:
         return EMAIL_VARIABLES
     adapter = load_adapters().get(platform)
-    return adapter.variables if adapter is not None else {}
+    return adapter.sending.variables if adapter is not None else {}
 
 
 def _list_sending_secrets(platform: str) -> frozenset[str]:

@@ -15,6 +15,6 @@ class Invocation:
     is_debugging: bool = False
     """Show tracebacks."""
     tenant: str = DEFAULT_TENANT
-    """Whose things are meant."""
+    """The tenant whose rows the command works on."""
     server: Any = None
     """What ``cli.server`` noted of a server to be asked."""

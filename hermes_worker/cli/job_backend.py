@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.api_connection import connect_api
-from hermes_worker.cli.options import chosen_tenant
+from hermes_worker.cli.options import get_chosen_tenant
+from hermes_worker.cli.short_ids import complete_id, require_id
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.short_ids import AmbiguousId
 from scheduler.definition import JobRequest
 from scheduler.jobtext import choose_default_name
 
@@ -51,16 +51,16 @@ class JobRows:
 
         known = {each.name for each in self._client.skills()} if needs.skills else set()
         missing = tuple(name for name in needs.skills if name not in known)
-        require_all(self._settings, needs, chosen_tenant(), missing_skills=missing)
+        require_all(self._settings, needs, get_chosen_tenant(), missing_skills=missing)
 
-    def all(self) -> Sequence[JobSheet]:
+    def list_all(self) -> Sequence[JobSheet]:
         return self._client.job_sheets()
 
     def get(self, job: str, *, slots: int = 0) -> FullJobSheet:
-        return self._client.job_sheet(self._find(job).job_id, slots=slots)
+        return self._client.job_sheet(self._find_id(job), slots=slots)
 
     def create(self, request: JobRequest) -> JobSheet:
-        fields = self._fields(request)
+        fields = self._resolve_fields(request)
         named = choose_default_name(
             request.prompt or "", tuple(request.more.get("skills", ())), request.more.get("script")
         )
@@ -70,50 +70,36 @@ class JobRows:
         return self._client.job_sheet(made.id)
 
     def edit(self, job: str, request: JobRequest) -> JobSheet:
-        return self._client.job_sheet(self._client.change_job(self._find(job).job_id, **self._fields(request)).id)
+        return self._client.job_sheet(self._client.change_job(self._find_id(job), **self._resolve_fields(request)).id)
 
     def pause(self, job: str, reason: str | None) -> JobSheet:
-        return self._client.job_sheet(self._client.pause_job(self._find(job).job_id, reason=reason).id)
+        return self._client.job_sheet(self._client.pause_job(self._find_id(job), reason=reason).id)
 
     def resume(self, job: str) -> JobSheet:
-        return self._client.job_sheet(self._client.resume_job(self._find(job).job_id).id)
+        return self._client.job_sheet(self._client.resume_job(self._find_id(job)).id)
 
     def run_now(self, job: str) -> JobSheet:
-        return self._client.job_sheet(self._client.run_job(self._find(job).job_id).id)
+        return self._client.job_sheet(self._client.run_job(self._find_id(job)).id)
 
     def remove(self, job: str) -> str:
-        found = self._find(job)
+        found = self._client.job_sheet(self._find_id(job))
         self._client.remove_job(found.job_id)
         return job if job.strip().lower() == found.name.lower() else found.job_id
 
-    def history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringObject]:
-        return self._client.job_history(self._find(job).job_id, limit=limit, before=before)
+    def list_history(self, job: str, *, limit: int, before: float | None) -> Sequence[FiringObject]:
+        return self._client.job_history(self._find_id(job), limit=limit, before=before)
 
-    def _fields(self, request: JobRequest) -> dict[str, Any]:
+    def _resolve_fields(self, request: JobRequest) -> dict[str, Any]:
         """Build the fields of a request. Raises ``ConfigurationError``."""
-        return _build_fields(request, is_here=self._settings is not None)
+        fields = _build_fields(request, is_here=self._settings is not None)
+        if fields.get("attach_to_session"):
+            fields["attach_to_session"] = complete_id(self._client, fields["attach_to_session"], "session")
+        if fields.get("context_from"):
+            fields["context_from"] = [complete_id(self._client, job, "job") for job in fields["context_from"]]
+        return fields
 
-    def _find(self, written: str) -> JobSheet:
-        return find_job(self.all(), written)
-
-
-def find_job(rows: Sequence[JobSheet], written: str) -> JobSheet:
-    """Find the row that an id, the beginning of one, or a name means, by the rules of the database. Raises
-    ``JobNotFound``, ``AmbiguousJob``, ``AmbiguousId``."""
-    from hermes_worker.store.jobs.jobs import AmbiguousJob, JobNotFound  # not for those who only list jobs
-
-    named = [row for row in rows if row.job_id == written]
-    named = named or [row for row in rows if row.name.lower() == written.strip().lower()]
-    if len(named) > 1:
-        raise AmbiguousJob(f"several jobs are called {written!r}; name one of {', '.join(row.job_id for row in named)}")
-    digits = written.strip().lower()
-    begun = [row for row in rows if digits and row.job_id.startswith(digits)]
-    if not named and len(begun) > 1:
-        ids = ", ".join(sorted(row.job_id for row in begun)[:5])
-        raise AmbiguousId(f"{written!r} is the beginning of several ids: {ids}; write more of it")
-    if not (found := named or begun):
-        raise JobNotFound(f"there is no job {written!r}")
-    return found[0]
+    def _find_id(self, written: str) -> str:
+        return require_id(self._client, written, "job")
 
 
 def _build_fields(request: JobRequest, *, is_here: bool) -> dict[str, Any]:

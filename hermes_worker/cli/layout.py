@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shutil
 import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 
 from hermes_worker.core.pricing import format_usd
-from hermes_worker.safety.redaction import redact
 
 _GAP = "  "
 _ID_DIGITS = 12
 """Characters of an id in a table that is too wide; commands accept the beginning of an id."""
+_LONG_ID = re.compile(r"(?P<prefix>(?:[a-z]+_)?)(?P<digits>[0-9a-f]{32})")
 _CELL_MIN = 8
 """The least width of a column."""
 _READABLE = 24
@@ -33,6 +35,11 @@ def format_clock(at: float) -> str:
 def format_moment(at: float | None) -> str:
     """Format the local date, time and zone; ``-`` for never."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)) if at is not None else "-"
+
+
+def parse_moment(moment: str | None) -> float | None:
+    """Parse a time of the API in ISO 8601, which is mostly in UTC; ``None`` for none."""
+    return None if moment is None else datetime.fromisoformat(moment).timestamp()
 
 
 def format_age(at: float | None) -> str:
@@ -65,13 +72,13 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_field(name: str, value: Any) -> str:
-    """Format a field of a document for people. A number named ``..._at`` or ``slot`` is a time."""
+    """Format a field of a document for people. A number named ``..._at``, ``not_before`` or ``slot`` is a time."""
     match value:
         case None | "" | () | []:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case float() | int() if name.endswith(("_at", "slot")):
+        case float() | int() if name.endswith(("_at", "not_before", "slot")):
             return format_moment(float(value))
         case float() | int() if name.endswith("_usd"):
             return format_usd(float(value))
@@ -85,7 +92,7 @@ def format_field(name: str, value: Any) -> str:
             return str(value)
 
 
-def terminal_width() -> int | None:
+def find_terminal_width() -> int | None:
     """Find the columns of the terminal, or of COLUMNS; ``None`` for a pipe or a file, where nothing is cut."""
     return shutil.get_terminal_size(fallback=(0, 0)).columns or None
 
@@ -132,7 +139,14 @@ def show_difference(before: str, after: str, before_name: str = "now", after_nam
     """Print what changes between two texts, without secrets."""
     names = before_name, after_name
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=1)
-    click.echo(redact("\n".join(lines)) or "nothing changes")
+    click.echo(hide_secrets("\n".join(lines)) or "nothing changes")
+
+
+def hide_secrets(text: str) -> str:
+    """Hide the credentials in a text."""
+    from hermes_worker.safety.redaction import redact  # which compiles 60 patterns
+
+    return redact(text)
 
 
 def render_table(
@@ -150,7 +164,7 @@ def render_table(
     fits on a line. Those in ``whole`` are never cut.
     """
     cells = [header, *rows]
-    width = terminal_width()
+    width = find_terminal_width()
     if width is not None and sum(_measure_widths(cells)) + len(_GAP) * (len(header) - 1) > width:
         cells = [_shorten_ids(row, ids) for row in cells]
         shown = _choose_columns(_measure_widths(cells), width, {*ids, *whole}, spared)
@@ -181,8 +195,9 @@ def _shorten_ids(row: tuple[str, ...], ids: Sequence[int]) -> tuple[str, ...]:
 
 
 def _shorten_id(cell: str) -> str:
-    prefix, underscore, digits = cell.rpartition("_")
-    return f"{prefix}{underscore}{digits[:_ID_DIGITS]}"
+    """Shorten an id of ours; a name, which somebody chose, stays whole, because commands take no beginning of it."""
+    found = _LONG_ID.fullmatch(cell)
+    return cell if found is None else f"{found['prefix']}{found['digits'][:_ID_DIGITS]}"
 
 
 def _fit_columns(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> list[tuple[str, ...]]:
@@ -197,15 +212,19 @@ def _fit_columns(cells: list[tuple[str, ...]], room: int, kept: set[int]) -> lis
 
 
 def _cut(cell: str, width: int) -> str:
-    """Cut ``cell`` to at most ``width`` columns; a coloured one loses its colour with its end."""
+    """Cut ``cell`` to at most ``width`` columns, between words where that loses less than half; a coloured one loses
+    its colour with its end."""
     if count_columns(cell) <= width:
         return cell
-    kept = ""
-    for character in click.unstyle(cell):
+    text, kept = click.unstyle(cell), ""
+    for character in text:
         if count_columns(kept + character) > width - 1:
             break
         kept += character
-    return f"{kept}…"
+    words, blank, _ = kept.rpartition(" ")
+    if blank and not text[len(kept)].isspace() and 2 * count_columns(words.strip()) >= width:
+        kept = words
+    return f"{kept.rstrip()}…"
 
 
 def _pad(text: str, width: int) -> str:

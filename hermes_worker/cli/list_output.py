@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -52,6 +52,26 @@ def print_list(found: Sequence[T], output: str | None, layout: ListLayout[T]) ->
         format_time = format_moment if output == "wide" else format_age
         rows = [layout.row(entry, format_time) for entry in found]
         click.echo(render_table(rows, layout.header, ids=layout.ids, whole=layout.whole, spared=layout.spared))
+
+
+def print_entries(
+    found: Collection[T],
+    header: tuple[str, ...],
+    row: Callable[[T], tuple[str, ...]],
+    *,
+    document: Callable[[T], Mapping[str, Any]] | None,
+    empty: str | None = None,
+    **columns: Sequence[int],
+) -> None:
+    """Print a list: a JSON object per line where ``document`` makes one of an entry, else a table with the ``columns``
+    of ``render_table``. ``empty`` is said on stderr instead of a table without rows."""
+    if document is not None:
+        for entry in found:
+            click.echo(json.dumps(document(entry)))
+    elif found or empty is None:
+        click.echo(render_table(map(row, found), header, **columns))
+    else:
+        click.echo(empty, err=True)
 
 
 def render_documents(

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
@@ -17,24 +17,27 @@ import click
 
 from hermes_worker.cli.layout import format_age, format_duration, format_moment, is_dumb, render_table
 from hermes_worker.cli.list_output import add_list_options, render_documents
-from hermes_worker.cli.options import TEXT, OneOf, did_you_mean, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable, suggest_word
 from hermes_worker.cli.run_backend import PAGE, RunBackend, build_run_document, open_backend
-from hermes_worker.cli.screen import colour_status, flatten_text
+from hermes_worker.cli.screen import flatten_text, format_run_status
+from hermes_worker.cli.short_ids import require_id
 from hermes_worker.core.pricing import format_cost
 from hermes_worker.core.run import RunKind, RunStatus
 from hermes_worker.core.run_views import RunView
+from hermes_worker.core.short_ids import ShortKind
 from hermes_worker.core.titles import TITLE_CHARS_MAX
-from scheduler.grammar import ScheduleError, parse_duration
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,3})?s")
 
 
 class _Moment(click.ParamType):  # type: ignore[type-arg]
-    """An option's moment, as epoch seconds: ``2027-01-01T09:00`` by the clock of this machine, or so long before now
-    (after it with ``is_ahead``)."""
+    """An option's moment, as epoch seconds: ``2027-01-01T09:00``, ``yesterday``, ``today`` or ``monday`` (their
+    beginning) by the clock of this machine, or so long before now (after it with ``is_ahead``)."""
 
     name = "when"
 
@@ -46,12 +49,32 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
             return datetime.fromisoformat(value).timestamp()
         except (ValueError, OverflowError, OSError):
             pass  # it is no moment; it may be a duration
+        if (day := self._find_day(value.strip().lower())) is not None:
+            return day.timestamp()
+        from scheduler.grammar import ScheduleError, parse_duration  # which loads the time zones
+
+        length = value.strip().lower().removesuffix("ago").removeprefix("in ").strip()
         try:
-            is_short = _SECONDS.fullmatch(value)
-            seconds = float(value[:-1]) if is_short else parse_duration(value).total_seconds()
+            is_short = _SECONDS.fullmatch(length)
+            seconds = float(length[:-1]) if is_short else parse_duration(length).total_seconds()
         except ScheduleError:
-            self.fail(f"{value!r} is neither a time (2027-01-01T09:00) nor a duration (90s, 30m, 2h, 3d)", param, ctx)
+            self.fail(
+                f"{value!r} is no time (2027-01-01T09:00), no day (yesterday, today, monday) and no duration (90s, "
+                "30m, 2h, 3 days)",
+                param,
+                ctx,
+            )
         return time.time() + (seconds if self._is_ahead else -seconds)
+
+    def _find_day(self, word: str) -> datetime | None:
+        """Find the beginning of a day by its name; a weekday is the last one, or the next one with ``is_ahead``."""
+        today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+        if word in _DAYS:
+            return today + timedelta(days=_DAYS[word])
+        if word not in _WEEKDAYS:
+            return None
+        gone = (today.weekday() - _WEEKDAYS.index(word)) % 7
+        return today + timedelta(days=7 - gone if self._is_ahead else -gone)
 
 
 AGO = _Moment(is_ahead=False)
@@ -66,13 +89,20 @@ _FILTERS: tuple[Callable[[Any], Any], ...] = (
         "--session",
         "session_id",
         type=TEXT,
-        help="Of this session: its id, or its name among those that the command line gave.",
+        help="Of this session: its id or the beginning of it, its name or its title.",
     ),
-    click.option("--job", "job_id", type=TEXT, help="Of this scheduled job."),
+    click.option(
+        "--job", "job_id", type=TEXT, help="Of this scheduled job: its id or the beginning of it, or its name."
+    ),
     click.option("--model", type=TEXT, help="That ask this model."),
     click.option("--source", "origin", type=TEXT, help="That came in there, or because of such a run: cli, api, cron."),
     click.option("--parent", type=TEXT, metavar="RUN_ID", help="That this run delegated."),
-    click.option("--since", "created_after", type=AGO, help="Made since then: 30m, 2h, 3d ago, or 2027-01-01T09:00."),
+    click.option(
+        "--since",
+        "created_after",
+        type=AGO,
+        help="Made since then: 30m, 2h, 3d ago, yesterday, monday, or 2027-01-01T09:00.",
+    ),
     click.option("--until", "created_before", type=AGO, help="Made before then, likewise."),
     click.option("--min-cost-usd", "cost_usd_min", type=_USD, help="That cost at least so much."),
     click.option("--max-cost-usd", "cost_usd_max", type=_USD, help="That cost at most so much."),
@@ -88,11 +118,13 @@ def add_filter_options(command: _Command) -> _Command:
 
 
 def build_filter(said: dict[str, Any], backend: RunBackend) -> dict[str, Any]:
-    """Build the fields of ``RunFilter`` from the options of ``add_filter_options``. ``backend`` completes ids of
-    runs."""
+    """Build the fields of ``RunFilter`` from the options of ``add_filter_options``. ``backend`` completes ids. Raises
+    ``ConfigurationError`` for a session or a job that does not exist."""
     statuses = tuple(RunStatus(status) for status in said["statuses"])
     parent = backend.complete_run_id(said["parent"]) if said["parent"] else None
-    return {**said, "statuses": statuses, "parent": parent}
+    kinds: Mapping[str, ShortKind] = {"session_id": "session", "job_id": "job"}
+    named = {name: require_id(backend.client, said[name], kind) for name, kind in kinds.items() if said[name]}
+    return {**said, "statuses": statuses, "parent": parent, **named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +167,7 @@ def _format_tokens(view: RunView) -> str:
 
 COLUMNS: Mapping[str, Column] = {
     "title": Column("TITLE", _format_title),
-    "status": Column("STATUS", lambda view: colour_status(view.status), is_whole=True),
+    "status": Column("STATUS", format_run_status, is_whole=True),
     "when": Column("WHEN", lambda view: format_age(view.created_at), is_whole=True),
     "created": Column("CREATED", lambda view: format_moment(view.created_at), is_whole=True),
     "finished": Column("FINISHED", lambda view: format_moment(view.finished_at), is_whole=True),
@@ -171,7 +203,7 @@ class _ColumnNames(click.ParamType):  # type: ignore[type-arg]
             if name not in COLUMNS:
                 known = ", ".join(COLUMNS)
                 self.fail(
-                    f"there is no column {name[:40]!r}; there are {known}.{did_you_mean(name, COLUMNS)}", param, ctx
+                    f"there is no column {name[:40]!r}; there are {known}.{suggest_word(name, COLUMNS)}", param, ctx
                 )
         if not names:
             self.fail("it names no column", param, ctx)
@@ -214,7 +246,7 @@ def list_runs(
     names = columns or (_WIDE if output == "wide" else _USUAL)
 
     def render() -> str:
-        views = islice(backend.runs(wanted, before=start, page=min(limit, PAGE)), limit)
+        views = islice(backend.iterate_runs(wanted, before=start, page=min(limit, PAGE)), limit)
         listed = [each for view in views for each in _add_delegated(backend, view, opens=is_tree)]
         documents = render_documents(listed, output, _build_document, lambda each: each.view.run_id)
         is_table = output in (None, "wide") and listed
@@ -238,7 +270,7 @@ def _add_delegated(backend: RunBackend, view: RunView, *, opens: bool, level: in
     """Yield a run, and with ``opens`` what it delegated, each below the run that did."""
     yield _Listed(view, level)
     if opens and (view.delegated or level):
-        children = backend.runs({"parent": view.run_id, "kind": [RunKind.CHILD.value]})
+        children = backend.iterate_runs({"parent": view.run_id, "kind": [RunKind.CHILD.value]})
         for child in reversed(list(children)):
             yield from _add_delegated(backend, child, opens=True, level=level + 1)
 

@@ -28,14 +28,14 @@ def _authorize(reference: str) -> Mapping[str, str]:
     return {"Authorization": f"Bearer {reference}"}
 
 
-def _json(document: Mapping[str, Any]) -> str:
+def _dump_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2)
 
 
 def _build_servers(field: str, reference: str, *, url: str = "url", **more: Any) -> Callable[[str], str]:
     """Make the builder of a JSON object of servers; ``reference`` is how the client names a variable, ``url`` the field
     of the address."""
-    return lambda address: _json(
+    return lambda address: _dump_json(
         {field: {_NAME: {**more, url: address, "headers": _authorize(reference)}}},
     )
 
@@ -43,7 +43,7 @@ def _build_servers(field: str, reference: str, *, url: str = "url", **more: Any)
 def _build_vscode(address: str) -> str:
     asked = {"type": "promptString", "id": "hermes-key", "description": "Key of Hermes worker", "password": True}
     server = {"type": "http", "url": address, "headers": _authorize("${input:hermes-key}")}
-    return _json({"inputs": [asked], "servers": {_NAME: server}})
+    return _dump_json({"inputs": [asked], "servers": {_NAME: server}})
 
 
 def _build_codex(address: str) -> str:
@@ -54,7 +54,7 @@ def _build_desktop(address: str) -> str:
     # It starts processes only; mcp-remote carries the requests.
     arguments = ["-y", "mcp-remote", address, "--header", f"Authorization:${{{_HEADER}}}"]
     server = {"command": "npx", "args": arguments, "env": {_HEADER: "Bearer YOUR_KEY"}}
-    return _json({"mcpServers": {_NAME: server}})
+    return _dump_json({"mcpServers": {_NAME: server}})
 
 
 _HEADER = "HERMES_AUTHORIZATION"

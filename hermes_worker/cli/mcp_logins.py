@@ -14,7 +14,7 @@ import click
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import has_no_rows, prepare_home
-from hermes_worker.mcp.servers import credentials_variable, token_variable
+from hermes_worker.mcp.servers import name_credentials_variable, name_token_variable
 from hermes_worker.settings import Settings
 from hermes_worker.settings.dotenv import write_secret
 
@@ -49,14 +49,14 @@ class SignInChoices:
 
 def has_login(settings: Settings, name: str) -> bool:
     """Whether a person has signed in at a server."""
-    return bool(settings.variables.get(credentials_variable(name), "").strip())
+    return bool(settings.variables.get(name_credentials_variable(name), "").strip())
 
 
 @contextmanager
 def open_credentials(settings: Settings, name: str) -> Iterator[ServerCredentials]:
     """Open the credentials that workers would use. Raises ``ConfigurationError``."""
     if not has_login(settings, name):
-        yield ServerCredentials(token=settings.variables.get(token_variable(name), "").strip() or None)
+        yield ServerCredentials(token=settings.variables.get(name_token_variable(name), "").strip() or None)
         return
     from hermes_worker.mcp.logins import LoginBearers, parse_login
     from hermes_worker.models.build import build_grants_at
@@ -64,7 +64,7 @@ def open_credentials(settings: Settings, name: str) -> Iterator[ServerCredential
 
     if has_no_rows(settings):
         raise ConfigurationError("the tokens of logins stand in the database, and there is none yet: start the workers")
-    found = parse_login(name, settings.variables[credentials_variable(name)])
+    found = parse_login(name, settings.variables[name_credentials_variable(name)])
     with closing(open_database(settings)) as database:
         yield ServerCredentials(login=LoginBearers(name, found, partial(build_grants_at, database)).make_bearer())
 
@@ -75,7 +75,7 @@ def sign_in_person(settings: Settings, name: str, url: str, choices: SignInChoic
     from hermes_worker.mcp.logins import render_login
     from hermes_worker.mcp.sign_in import SignInClient, sign_in
 
-    secret = settings.variables.get(f"{credentials_variable(name)}_CLIENT_SECRET", "").strip()
+    secret = settings.variables.get(f"{name_credentials_variable(name)}_CLIENT_SECRET", "").strip()
     if choices.is_pasted:
         own = SignInClient(
             redirect_url=f"http://127.0.0.1:{choices.port or _PASTED_PORT}/callback",
@@ -98,14 +98,14 @@ def sign_in_person(settings: Settings, name: str, url: str, choices: SignInChoic
     prepare_home(settings.home)
     document = render_login(done)
     if document is None:
-        path = write_secret(settings.home, token_variable(name), done.granted.access_token)
+        path = write_secret(settings.home, name_token_variable(name), done.granted.access_token)
         lasts = "as long as the server says" if (left_s := done.granted.lifetime_s) is None else f"{left_s:.0f} seconds"
         click.echo(
-            f"{name} gave a token that cannot be renewed, good for {lasts}; it is {token_variable(name)} in {path}"
+            f"{name} gave a token that cannot be renewed, good for {lasts}; it is {name_token_variable(name)} in {path}"
         )
     else:
-        path = write_secret(settings.home, credentials_variable(name), document)
-        click.echo(f"signed in at {name}; the login is {credentials_variable(name)} in {path}")
+        path = write_secret(settings.home, name_credentials_variable(name), document)
+        click.echo(f"signed in at {name}; the login is {name_credentials_variable(name)} in {path}")
     return ServerCredentials(token=done.granted.access_token)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.models.identity import endpoint_identity
+from hermes_worker.models.identity import find_usual_model, identify_endpoint
 from hermes_worker.settings import Settings
 
 STAND_IN = (
@@ -20,14 +20,9 @@ def describe_model(settings: Settings) -> str:
 
 def find_model_name(settings: Settings) -> str | None:
     """Find the model of runs that name none; ``None`` when they must name one."""
-    from hermes_worker.services.submission import InvalidSubmission, resolve_model
-
-    try:
-        return resolve_model(settings.model, None)[0]
-    except InvalidSubmission:
-        return None
+    return find_usual_model(settings.model) or None
 
 
 def make_model_key(settings: Settings) -> str:
     """Make a key that is equal for two configurations whose runs would be answered by the same server."""
-    return endpoint_identity(settings.model)
+    return identify_endpoint(settings.model)

@@ -6,7 +6,7 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from hermes_worker.cli.invocation import Invocation
 from hermes_worker.cli.server import add_server_options, refuse_server, refuse_server_options
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import DEFAULT_TENANT, format_machine_user
-from hermes_worker.settings import Settings
+from hermes_worker.settings import Secret, Settings
 from hermes_worker.settings.secret_transfer import show_memory
 
 PROMPT_BYTES_MAX = 10 * 1024 * 1024
@@ -43,10 +43,10 @@ class OneOf(click.Choice[str]):
     """One of several words; a wrong one is answered with the word that was probably meant."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        return f"{super().get_invalid_choice_message(value, ctx)}{did_you_mean(str(value), self.choices)}"
+        return f"{super().get_invalid_choice_message(value, ctx)}{suggest_word(str(value), self.choices)}"
 
 
-def did_you_mean(written: str, words: Iterable[str]) -> str:
+def suggest_word(written: str, words: Iterable[str]) -> str:
     """A sentence with the word that is most like ``written``; empty when none is."""
     found = difflib.get_close_matches(written.lower(), list(words), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
@@ -58,12 +58,12 @@ def _note_debugging(ctx: click.Context, _: click.Parameter, is_debugging: bool) 
 
 
 def common(command: _Command) -> _Command:
-    """``--home`` and ``--debug``, for a command that needs the installation itself."""
+    """Add ``--home`` and ``--debug`` to a command that needs the installation itself."""
     return _of_home(refuse_server_options(command))
 
 
 def reachable(command: _Command) -> _Command:
-    """The same for a command that can also ask a server."""
+    """Add ``--home``, ``--debug`` and ``--server`` to a command that can also ask a server."""
     return _of_home(add_server_options(command))
 
 
@@ -105,19 +105,19 @@ def of_tenant(command: _Command) -> _Command:
     return option(command)
 
 
-def chosen_tenant() -> str:
+def get_chosen_tenant() -> str:
     """What ``--tenant`` says; the default one for a command without it."""
     ctx = click.get_current_context(silent=True)
     return ctx.ensure_object(Invocation).tenant if ctx is not None else DEFAULT_TENANT
 
 
-def named_tenant() -> str | None:
+def find_named_tenant() -> str | None:
     """Return the tenant to name to the API; None for the default one, because a key of another tenant says its own."""
-    tenant = chosen_tenant()
+    tenant = get_chosen_tenant()
     return None if tenant == DEFAULT_TENANT else tenant
 
 
-def this_user() -> str:
+def find_this_user() -> str:
     """Who types commands, by the system's word and not that of a variable."""
     import pwd  # not on Windows, where only 'doctor' works
 
@@ -128,11 +128,11 @@ def this_user() -> str:
         return format_machine_user(f"uid {number}")
 
 
-def acts_as_this_user() -> None:
+def act_as_this_user() -> None:
     """From here on the audit log knows who acts."""
     from hermes_worker.store.access.audit import Actor, set_thread_actor  # not for those who only read the help
 
-    set_thread_actor(Actor(tenant=chosen_tenant(), name=this_user()))
+    set_thread_actor(Actor(tenant=get_chosen_tenant(), name=find_this_user()))
 
 
 toolsets_option = click.option(
@@ -143,7 +143,7 @@ toolsets_option = click.option(
 )
 
 
-def toolset_names(text: str | None) -> list[str] | None:
+def parse_toolset_names(text: str | None) -> list[str] | None:
     """What ``--toolsets`` names; ``None`` when it was not given. Raises ``ConfigurationError`` for nothing."""
     if text is None:
         return None
@@ -153,7 +153,7 @@ def toolset_names(text: str | None) -> list[str] | None:
     return names
 
 
-def home_option(home: Path) -> str:
+def format_home_option(home: Path) -> str:
     """What to add to a command that is to use this home from another terminal; nothing for the usual one."""
     return "" if home == Path.home() / ".hermes-worker" else f" --home {shlex.quote(str(home))}"
 
@@ -199,7 +199,7 @@ def _with_fleet(settings: Settings, overrides: Mapping[str, object]) -> Settings
         return add_fleet_configuration(settings, database, overrides)
 
 
-def client_settings(
+def load_client_settings(
     home: Path | None, overrides: Mapping[str, object] = MappingProxyType({}), *, needs_servers: bool = True
 ) -> Settings:
     """``load_settings`` for a command that talks to a person: of its log, only what went wrong is shown."""
@@ -207,11 +207,21 @@ def client_settings(
 
     settings = load_settings(home, overrides, needs_servers=needs_servers)
     level = settings.log.level if settings.log.level in ("DEBUG", "ERROR") else "WARNING"
-    configure_logging(replace(settings.log, level=level), "cli", secrets=settings.secrets)
+    configure_logging(replace(settings.log, level=level), "cli", secrets=_Secrets(settings))
     return settings
 
 
-def prompt_text(prompt: str) -> str:
+class _Secrets:
+    """The secrets of settings, listed when they are wanted: that loads what all platforms declare."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __iter__(self) -> Iterator[Secret]:
+        return iter(self._settings.secrets)
+
+
+def read_prompt_text(prompt: str) -> str:
     """The task; ``-`` stands for standard input. Raises ``ConfigurationError`` for one that is empty or too long."""
     text = prompt if prompt != "-" else _read_stdin()
     if not text.strip():

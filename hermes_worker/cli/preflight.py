@@ -60,22 +60,22 @@ def require_all(
 
 
 def _check_script(scripts: Path, name: str | None) -> Iterator[str]:
-    from hermes_worker.tasks.jobs.collect import script_path
+    from hermes_worker.tasks.jobs.collect import resolve_script_path
     from hermes_worker.workspaces.base import WorkspaceError
 
     if not name:
         return
     try:
-        script_path(scripts, name)
+        resolve_script_path(scripts, name)
     except WorkspaceError:
         yield f"there is no script {name!r} below {str(scripts)!r}"
 
 
 def _check_toolsets(names: Sequence[str]) -> Iterator[str]:
-    from hermes_worker.agent.tools.catalog import declared_catalog
+    from hermes_worker.agent.tools.catalog import get_declared_catalog
 
     try:
-        declared_catalog().resolve(tuple(names)) if names else None
+        get_declared_catalog().resolve(tuple(names)) if names else None
     except ConfigurationError as error:
         yield str(error).rstrip(".")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hermes_worker.cli.entry import EXIT_FAILED, EXIT_INTERRUPTED, sentence_of
+from hermes_worker.cli.entry import EXIT_FAILED, EXIT_INTERRUPTED, explain_error
 from hermes_worker.cli.server import refuse_server_options
 
 
@@ -59,7 +59,7 @@ def prove(kills: int, seed: int, resume: Path | None, batch: int, sqlite: bool, 
     try:
         with tempfile.TemporaryDirectory(prefix="hermes-prove-", ignore_cleanup_errors=True) as temporary:
             Path(temporary).chmod(0o711)  # PostgreSQL may run under another account
-            for row in proving.prove(options, Path(temporary), tuple(rows), sentence_of):
+            for row in proving.prove(options, Path(temporary), tuple(rows), explain_error):
                 rows.append(row)
                 if resume is not None:
                     with resume.open("a", encoding="utf-8") as file:

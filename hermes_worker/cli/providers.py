@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, reachable
 from hermes_worker.cli.screen import flatten_text
 
@@ -29,13 +29,13 @@ def providers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def status(home: Path | None, as_json: bool) -> None:
     """Keys of which something is known: closed ones first, by names that say nothing about them."""
-    found = open_api_client(home).provider_states()
-    if as_json:
-        for state in found:
-            click.echo(json.dumps(state.model_dump()))
-        return
-    header = ("KEY", "PROVIDER", "CONDITION", "SINCE", "NEXT TRY", "PARKED", "REASON")
-    click.echo(render_table([_format_row(state) for state in found], header, whole=(0,)))
+    print_entries(
+        open_api_client(home).provider_states(),
+        ("KEY", "PROVIDER", "CONDITION", "SINCE", "NEXT TRY", "PARKED", "REASON"),
+        _format_row,
+        document=(lambda state: state.model_dump()) if as_json else None,
+        whole=(0,),
+    )
 
 
 @providers.command("open", epilog="Example: hermes-worker fleet providers open 3f9c2a7d51e0b846")

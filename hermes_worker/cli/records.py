@@ -10,8 +10,8 @@ from hermes_worker import wiring
 from hermes_worker.cli.api_connection import require_used_home
 from hermes_worker.cli.event_notices import describe_idle_fleet, find_standing_notice
 from hermes_worker.cli.follow import Sources
-from hermes_worker.cli.options import acts_as_this_user, chosen_tenant, client_settings
-from hermes_worker.local.paths import embedded_broker_url
+from hermes_worker.cli.options import act_as_this_user, get_chosen_tenant, load_client_settings
+from hermes_worker.local.paths import find_embedded_broker_url
 from hermes_worker.settings import Settings
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
@@ -40,7 +40,7 @@ class Records:
 
     def find_broker_url(self) -> str | None:
         """Find the broker as it is now; an embedded one may have come or gone."""
-        return self.settings.broker.url or embedded_broker_url(self.settings.home)
+        return self.settings.broker.url or find_embedded_broker_url(self.settings.home)
 
     def find_notice(self, run_id: str) -> str | None:
         """Write why a run does not move, once that has lasted long enough for its watcher to know; ``None`` before.
@@ -53,19 +53,19 @@ class Records:
 
 def open_records(home: Path | None) -> Records:
     """Open the database of a home. Raises ``ConfigurationError``, ``UnavailableError``."""
-    return open_records_of(client_settings(home))
+    return open_records_of(load_client_settings(home))
 
 
 def open_records_of(settings: Settings) -> Records:
     """Open the database for the tenant that the command line names. Raises ``ConfigurationError``,
     ``UnavailableError``, ``TenantNotFound``."""
     require_used_home(settings)
-    acts_as_this_user()
+    act_as_this_user()
     database = wiring.open_database(settings)
     return Records(
         settings=settings,
         database=database,
-        tenant=Tenants(database).require_tenant(chosen_tenant()),
+        tenant=Tenants(database).require_tenant(get_chosen_tenant()),
         views=Views(database),
         standings=Standings(database),
         runs=Runs(database),

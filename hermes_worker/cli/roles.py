@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.options import TEXT, OneOf, common, did_you_mean, load_settings
+from hermes_worker.cli.options import TEXT, OneOf, common, load_settings, suggest_word
 from hermes_worker.cli.role_process import run_role
 from hermes_worker.cli.server import refuse_server_options
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.process import title_process
 from hermes_worker.local.startup import LEAVING_SIGNALS, wait_for_database
 from hermes_worker.system import heap
-from hermes_worker.workspaces.command_mark import worker_title
+from hermes_worker.workspaces.command_mark import build_worker_title
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -42,7 +42,7 @@ def _parse_queues(_ctx: click.Context, _parameter: click.Parameter, text: str) -
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in (*_QUEUES, *_LANE_QUEUES)]
     if unknown or not names:
-        meant = did_you_mean(unknown[0], _QUEUES) if unknown else ""
+        meant = suggest_word(unknown[0], _QUEUES) if unknown else ""
         raise click.BadParameter(f"write one or more of {', '.join(_QUEUES)}, separated by commas.{meant}")
     return names
 
@@ -101,7 +101,7 @@ def worker(
 
     settings = load_settings(home, {"worker.events": task_events or None}, is_of_fleet=True)
     role = f"worker {','.join(queues)} [{concurrency}]{' and beat' if has_beat else ''}"
-    title_process(worker_title(role, may_call_us=settings.terminal.allow_hermes_worker))
+    title_process(build_worker_title(role, may_call_us=settings.terminal.allow_hermes_worker))
     options = WorkerOptions(name=name, queues=queues, alive_file=alive_file, ready_file=ready_file, has_beat=has_beat)
     make_beat = partial(_make_beat, settings, is_in_worker=True) if has_beat else None
     return run_worker(settings, options, pool=WorkerPool(pool), concurrency=concurrency, make_beat=make_beat)
@@ -168,12 +168,12 @@ def browser(home: Path | None, name: str | None, alive_file: Path | None) -> int
     from hermes_worker.browser.build import build_browser_host
     from hermes_worker.settings.role_secrets import ProcessRole
 
-    def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
+    def build_host(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         logging.getLogger("websockets").setLevel(logging.WARNING)  # its news of every connection is none
         database = _open_host_database(settings, ProcessRole.BROWSER, stack)
         return build_browser_host(settings, database, name=known_as, alive_file=alive_file)
 
-    return run_role(home, ProcessRole.BROWSER, name, host_of, alive_file)
+    return run_role(home, ProcessRole.BROWSER, name, build_host, alive_file)
 
 
 @click.command("mcp-host", epilog="Any number of hosts may run; each needs the programs of the servers.")
@@ -188,14 +188,14 @@ def mcp_processes(home: Path | None, name: str | None, alive_file: Path | None) 
     from hermes_worker.settings.role_secrets import ProcessRole
     from hermes_worker.wiring import build_mcp_host, start_process_lister
 
-    def host_of(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
+    def build_host(settings: Settings, known_as: str, stack: ExitStack) -> ResourceHost:
         database = _open_host_database(settings, ProcessRole.MCP, stack)
         host = build_mcp_host(settings, database, name=known_as, alive_file=alive_file)
         if (looker := start_process_lister(settings, database)) is not None:
             stack.callback(looker.stop)
         return host
 
-    return run_role(home, ProcessRole.MCP, name, host_of, alive_file)
+    return run_role(home, ProcessRole.MCP, name, build_host, alive_file)
 
 
 def _open_host_database(settings: Settings, role: ProcessRole, stack: ExitStack) -> Database:

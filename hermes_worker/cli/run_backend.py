@@ -10,7 +10,7 @@ from typing import Any
 from hermes_worker.cli.api_connection import ApiConnection, connect_api, connect_home
 from hermes_worker.cli.children import FamilyWatch
 from hermes_worker.cli.event_notices import Notice, add_notices, describe_idle_fleet, find_standing_notice
-from hermes_worker.cli.options import chosen_tenant
+from hermes_worker.cli.options import get_chosen_tenant
 from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.principals import DEFAULT_TENANT
@@ -30,7 +30,7 @@ _PARAMS = {
 
 
 def open_backend(home: Path | None, *, names_tenant: bool = False, begins_work: bool = False) -> RunBackend:
-    """Connect to the API as ``ask_api`` does; a command that ``names_tenant`` only lists runs."""
+    """Connect to the API as ``connect_api`` does; a command that ``names_tenant`` only lists runs."""
     return RunBackend(connect_api(home, names_tenant=names_tenant, begins_work=begins_work))
 
 
@@ -40,7 +40,7 @@ class RunBackend:
     def __init__(self, asked: ApiConnection) -> None:
         self._asked = asked
         self.client = asked.client
-        tenant = chosen_tenant()
+        tenant = get_chosen_tenant()
         self._of_tenant = {} if tenant == DEFAULT_TENANT else {"tenant": tenant}
 
     @property
@@ -53,7 +53,9 @@ class RunBackend:
         fails with a sentence. Raises ``AmbiguousId``, ``ConfigurationError`` for what can be no id."""
         return complete_id(self.client, written, "run")
 
-    def runs(self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE) -> Iterator[RunView]:
+    def iterate_runs(
+        self, said: Mapping[str, Any], *, before: str | None = None, page: int = PAGE
+    ) -> Iterator[RunView]:
         """Iterate over the runs that ``said`` selects, as fields of ``RunFilter``, newest first; ``before`` a run."""
         params = {_PARAMS.get(name, name): value for name, value in said.items() if value not in (None, ())}
         return self.client.sheets(**self._of_tenant, **params, limit=min(page, PAGE), before=before or None)
@@ -80,14 +82,14 @@ class RunBackend:
         continues when one stack ends there and another starts."""
         watch = FamilyWatch()
 
-        def notices() -> tuple[list[str], str | None]:
+        def load_notices() -> tuple[list[str], str | None]:
             news = self.client.run_news(run_id)
             return watch.render_changes(news), self.find_notice(run_id, news)
 
         last_id = "0"
         while True:
             try:
-                for told in add_notices(self._events(run_id, last_id), notices):
+                for told in add_notices(self._iterate_events(run_id, last_id), load_notices):
                     last_id = told.id if isinstance(told, WireEvent) and told.id else last_id
                     yield told
                 return
@@ -98,7 +100,7 @@ class RunBackend:
             self._asked = connect_home(self._asked.settings)
             self.client = self._asked.client
 
-    def _events(self, run_id: str, after: str) -> Iterator[WireEvent]:
+    def _iterate_events(self, run_id: str, after: str) -> Iterator[WireEvent]:
         for told in self.client.told_events(run_id, after=after):
             fields = dict(told.document)
             name, at = str(fields.pop("event", "")), fields.pop("timestamp", 0.0)

@@ -25,15 +25,16 @@ from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
 from hermes_worker.cli.models import describe_model, find_model_name, make_model_key
 from hermes_worker.cli.options import (
     TEXT,
-    acts_as_this_user,
+    act_as_this_user,
     common,
-    home_option,
+    find_this_user,
+    format_home_option,
     load_settings,
-    prompt_text,
-    this_user,
-    toolset_names,
+    parse_toolset_names,
+    read_prompt_text,
     toolsets_option,
 )
+from hermes_worker.cli.prompt_words import PromptCommand
 from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.principals import Principal
@@ -43,10 +44,10 @@ from hermes_worker.local.paths import (
     HomeBusy,
     StackNote,
     find_running_stack,
+    get_logs_dir,
     hold_home,
     holds_state,
     is_held,
-    logs_dir,
 )
 from hermes_worker.local.process import title_process
 from hermes_worker.local.supervisor import StartFailed, Supervisor
@@ -71,7 +72,8 @@ class _StackGone(HermesError):
 
 
 @click.command(
-    epilog="Example: hermes-worker run 'Find out why the tests in this directory fail' --workspace ~/project"
+    cls=PromptCommand,
+    epilog="Example: hermes-worker run 'Find out why the tests in this directory fail' --workspace ~/project",
 )
 @common
 @click.argument("prompt", type=TEXT, required=False)
@@ -102,11 +104,11 @@ def run(
     """
     title_process("run")
     settings = load_settings(home, {"model.default": model, "model.base_url": base_url}, is_of_fleet=True)
-    text = prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
+    text = read_prompt_text(prompt) if prompt is not None else DEFAULT_PROMPT
     _require_workspace(workspace, settings.home)
     _show_warnings_only(settings)
     asked = _RunRequest(
-        text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=toolset_names(toolsets)
+        text=text, workspace=workspace.resolve(), model=model, base_url=base_url, toolsets=parse_toolset_names(toolsets)
     )
     task = _Task(settings, asked)
     with _interrupt_on_signals():
@@ -171,7 +173,7 @@ class _Task:
         """Write what an interrupted user should know."""
         if self._run_id is None:
             return "interrupted; nothing was submitted"
-        home = home_option(self._settings.home)
+        home = format_home_option(self._settings.home)
         lines = [f"interrupted; {self._run_id} is kept"]
         if self._settings.broker.url is None and find_running_stack(self._settings.home) is None:
             lines.append(f"  to carry on:  hermes-worker up{home}{self._asked.flags}")
@@ -182,7 +184,7 @@ class _Task:
         lease = replace(self._settings.lease, drain_s=_DRAIN_S, drain_once_s=_DRAIN_S)
         settings = replace(self._settings, lease=lease)
         stack = Stack(settings, StackPlan(has_beat=False, has_api=False))
-        log_path = logs_dir(settings.home) / "run.log"
+        log_path = get_logs_dir(settings.home) / "run.log"
         try:
             specs = stack.prepare(_say)
             click.echo(f"model: {describe_model(settings)}", err=True)
@@ -257,10 +259,10 @@ class _Task:
             endpoint=endpoint,
             toolsets=self._asked.toolsets,
             directory=str(self._asked.workspace),
-            principal=Principal(name=this_user()),
+            principal=Principal(name=find_this_user()),
             source="cli",
         )
-        acts_as_this_user()
+        act_as_this_user()
         with closing(client):
             run_id = submit(client, submission).run_id
         click.echo(f"{run_id} in {self._asked.workspace}\n")

@@ -16,11 +16,11 @@ import click
 from hermes_worker.cli.copies import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import format_duration, format_moment
-from hermes_worker.cli.options import client_settings, common, home_option
+from hermes_worker.cli.options import common, format_home_option, load_client_settings
 from hermes_worker.cli.stack_words import describe_roles, describe_work
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.run import OPEN_STATUSES
-from hermes_worker.local.background_stack import NoStack, RunningStack, follow_lines, log_path, read_log_end
+from hermes_worker.core.run import OPEN_STATUSES, RunKind
+from hermes_worker.local.background_stack import NoStack, RunningStack, follow_lines, get_log_path, read_log_end
 from hermes_worker.local.paths import StackNote, find_left_note, find_running_stack, is_held, read_failed_start
 from hermes_worker.local.readiness import read_causes
 from hermes_worker.settings import Settings
@@ -41,7 +41,7 @@ _COUNTED_MAX = 100
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(home: Path | None, as_json: bool) -> int:
     """Whether the stack of this home runs, since when, and how it does."""
-    settings = client_settings(home, needs_servers=False)
+    settings = load_client_settings(home, needs_servers=False)
     place = settings.home
     note = find_running_stack(place)
     copied = find_copy_note(settings)
@@ -130,7 +130,8 @@ def _ask_api(note: StackNote, settings: Settings) -> tuple[str | None, list[str]
 
 
 def _describe_work(client: HermesClient) -> list[str]:
-    found = list(islice(client.runs(status=OPEN_STATUSES, limit=_COUNTED_MAX), _COUNTED_MAX))
+    kinds = [kind.value for kind in RunKind if not kind.is_beside_work]
+    found = list(islice(client.runs(status=OPEN_STATUSES, kind=kinds, limit=_COUNTED_MAX), _COUNTED_MAX))
     lines = [describe_work([each.status for each in found], is_cut=len(found) == _COUNTED_MAX)]
     if asked := len(client.approvals(limit=_COUNTED_MAX)):
         lines.append(f"{asked} {'question waits' if asked == 1 else 'questions wait'}: 'hermes-worker approvals list'")
@@ -146,14 +147,15 @@ def _describe_work(client: HermesClient) -> list[str]:
 @click.option("--path", "only_path", is_flag=True, help="Say where the log is, and nothing else.")
 def logs(home: Path | None, follow: bool, lines: int, only_path: bool) -> None:
     """What a stack in the background wrote, and with -f what it writes."""
-    place = client_settings(home, needs_servers=False).home
-    path = log_path(place)
+    place = load_client_settings(home, needs_servers=False).home
+    path = get_log_path(place)
     if only_path:
         click.echo(path)
         return
     if not path.exists():
         raise ConfigurationError(
-            f"there is no log on {str(place)!r}: 'hermes-worker up --detach{home_option(place)}' writes one, and "
+            f"there is no log on {str(place)!r}: 'hermes-worker up --detach{format_home_option(place)}' writes one, "
+            f"and "
             "without --detach lines are shown in the terminal of 'up'"
         )
     found, end = read_log_end(path, lines)
@@ -179,7 +181,7 @@ def _show(line: bytes) -> None:
 @click.option("--now", is_flag=True, help="Do not drain: end all of it at once. Runs go on after the next 'up'.")
 def down(home: Path | None, now: bool) -> int:
     """Drain the stack of this home and stop it. Ctrl-C leaves it draining."""
-    place = client_settings(home, needs_servers=False).home
+    place = load_client_settings(home, needs_servers=False).home
     try:
         stack = RunningStack(place)
     except NoStack as error:
@@ -194,7 +196,8 @@ def down(home: Path | None, now: bool) -> int:
             _wait(stack)
         except KeyboardInterrupt:
             click.echo(
-                f"\nit goes on draining; 'hermes-worker down --now{home_option(place)}' ends it at once", err=True
+                f"\nit goes on draining; 'hermes-worker down --now{format_home_option(place)}' ends it at once",
+                err=True,
             )
             raise
     click.echo(f"hermes-worker on {place} has stopped")

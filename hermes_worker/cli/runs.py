@@ -7,17 +7,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli import story, trees
+from hermes_worker.cli import trees
 from hermes_worker.cli.budget import build_budget_document, render_budget
 from hermes_worker.cli.children import render_family
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.event_notices import Notice
 from hermes_worker.cli.explaining import explain
-from hermes_worker.cli.layout import format_clock, format_duration, format_moment, render_table
+from hermes_worker.cli.layout import format_clock, format_duration, format_moment, hide_secrets
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.listing import add_filter_options, build_filter, list_runs
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, build_run_document, open_backend
@@ -27,8 +28,10 @@ from hermes_worker.cli.screen import (
     flatten_text,
     format_summary,
     render_run_question,
+    render_undelivered,
     strip_controls,
 )
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.pricing import format_cost
 from hermes_worker.core.run import RunStatus
@@ -36,9 +39,12 @@ from hermes_worker.core.run_views import AnswerView, CallView, RunSheet, RunView
 from hermes_worker.core.spec import RunNotes
 from hermes_worker.core.status_reason import StatusReason
 from hermes_worker.core.titles import TITLE_CHARS_MAX
-from hermes_worker.safety.redaction import redact
+
+if TYPE_CHECKING:
+    from hermes_worker.client import HermesClient
 
 _STOP_PATIENCE_S = 5.0
+_DELIVERY_PATIENCE_S = 5.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -97,18 +103,14 @@ def show(home: Path | None, run_id: str, part: str | None, as_json: bool) -> Non
 def hooks(home: Path | None, run_id: str, limit: int, as_json: bool) -> None:
     """What hooks were told of one run and what came of it, the newest first."""
     backend = open_backend(home)
-    found = backend.client.hook_calls(backend.complete_run_id(run_id), limit=limit)
-    if as_json:
-        for call in found:
-            click.echo(json.dumps(asdict(call)))
-    elif found:
-        rows = [
-            (one.hook, one.event, one.state.value, str(one.attempts), flatten_text(one.reason or "", 80))
-            for one in found
-        ]
-        click.echo(render_table(rows, ("HOOK", "EVENT", "STATE", "ATTEMPTS", "REASON"), whole=(0, 1)))
-    else:
-        click.echo("no hook was told of this run", err=True)
+    print_entries(
+        backend.client.hook_calls(backend.complete_run_id(run_id), limit=limit),
+        ("HOOK", "EVENT", "STATE", "ATTEMPTS", "REASON"),
+        lambda one: (one.hook, one.event, one.state.value, str(one.attempts), flatten_text(one.reason or "", 80)),
+        document=asdict if as_json else None,
+        empty="no hook was told of this run",
+        whole=(0, 1),
+    )
 
 
 @runs.command(epilog="Example: hermes-worker runs export --trajectories samples run_0123...")
@@ -179,7 +181,7 @@ def stop(home: Path | None, run_id: str | None, is_dry: bool, **said: Any) -> in
 
 
 def _stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -> int:
-    """Stop the open runs that the options of ``filtering`` name, or print which these are."""
+    """Stop the open runs that the options for filtering name, or print which these are."""
     if not any(said.values()):
         raise ConfigurationError("name a run, or say which runs are meant: --tag, --session, --status, --since, ...")
     asked = [RunStatus(status) for status in said["statuses"]] or list(RunStatus)
@@ -187,7 +189,7 @@ def _stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -
     if not said["statuses"]:
         raise ConfigurationError("runs of these statuses have ended; there is nothing to stop")
     total = 0
-    for view in backend.runs(build_filter(said, backend)):
+    for view in backend.iterate_runs(build_filter(said, backend)):
         total += 1
         if not is_dry:
             backend.client.stop(view.run_id)
@@ -256,6 +258,8 @@ def watch_run(backend: RunBackend, run_id: str, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         click.echo(f"\nthe run goes on; 'hermes-worker runs watch {run_id}' shows it again", err=True)
         raise
+    if not as_json:
+        await_first_attempts(backend.client, run_id)
     sheet = backend.client.sheet(run_id)
     if not as_json:
         show_end(sheet)
@@ -269,7 +273,19 @@ def show_end(sheet: RunSheet) -> None:
         click.echo(click.style(strip_controls(sheet.view.error), fg="red"))
     for call in sheet.doubtful:
         click.echo(click.style(_format_doubt(call), fg="red"))
+    for line in render_undelivered(sheet.view):
+        click.echo(line)
     click.echo(f"{sheet.view.run_id} {format_summary(sheet.view, sheet.calls)}")
+
+
+def await_first_attempts(client: HermesClient, run_id: str) -> None:
+    """Wait a few seconds until each delivery of a run that has ended was tried once."""
+    deadline = time.monotonic() + _DELIVERY_PATIENCE_S
+    while time.monotonic() < deadline:
+        found = client.deliveries(run_id=run_id, limit=100)
+        if all(each.error or each.state not in (DeliveryState.PENDING, DeliveryState.ATTEMPTING) for each in found):
+            return
+        time.sleep(0.2)
 
 
 def choose_exit_code(view: RunView) -> int:
@@ -285,6 +301,8 @@ def _format_standing(found: StatusReason, idle: str | None) -> str:
 
 def _iterate_part(backend: RunBackend, run_id: str, part: str) -> Iterator[str]:
     """Iterate over the lines of what is shown instead of the story."""
+    from hermes_worker.cli import story
+
     client = backend.client
     if part == "calls":
         return story.iterate_call_lines(client, run_id, story.load_calls(client, run_id))
@@ -294,6 +312,8 @@ def _iterate_part(backend: RunBackend, run_id: str, part: str) -> Iterator[str]:
 
 
 def _render_story(backend: RunBackend, sheet: RunSheet) -> list[str]:
+    from hermes_worker.cli import story
+
     view, client = sheet.view, backend.client
     return [
         click.style(flatten_text(view.title or "-", TITLE_CHARS_MAX), bold=True),
@@ -302,6 +322,8 @@ def _render_story(backend: RunBackend, sheet: RunSheet) -> list[str]:
         *story.render_done(story.load_calls(client, view.run_id) if sheet.calls else []),
         *([click.style(strip_controls(view.error), fg="red")] if view.error else []),
         *story.render_answered(sheet),
+        *([""] if view.undelivered else []),
+        *render_undelivered(view),
     ]
 
 
@@ -339,7 +361,7 @@ def _format_answer(answer: AnswerView) -> str:
 
 def _redact_question(question: Mapping[str, Any]) -> dict[str, Any]:
     """Redact a question as its event does."""
-    return {**question, "command": redact(str(question["command"]))} if "command" in question else dict(question)
+    return {**question, "command": hide_secrets(str(question["command"]))} if "command" in question else dict(question)
 
 
 def _format_doubt(call: CallView) -> str:

@@ -5,6 +5,7 @@ Text of a model or a tool is hostile; ``wording`` cleans it.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from hermes_worker.cli.event_notices import Notice
-from hermes_worker.cli.layout import format_clock, format_count, format_duration
+from hermes_worker.cli.layout import format_age, format_clock, format_count, format_duration, hide_secrets
 from hermes_worker.cli.wording import flatten_text as flatten_text
 from hermes_worker.cli.wording import (
     format_about,
@@ -28,7 +29,7 @@ from hermes_worker.cli.wording import strip_controls as strip_controls
 from hermes_worker.core.pricing import CostStatus, format_cost, format_usd
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.core.run_views import RunView
+from hermes_worker.core.run_views import RunView, UndeliveredView
 from hermes_worker.stream.wire_events import (
     MESSAGE_DELTA,
     REASONING_AVAILABLE,
@@ -61,7 +62,7 @@ class Screen:
 
     def show(self, event: WireEvent | Notice) -> None:
         if isinstance(event, Notice):
-            self.line(click.style(f"  {strip_controls(click.unstyle(event.text))}", fg="yellow"))
+            self.write_line(click.style(f"  {strip_controls(click.unstyle(event.text))}", fg="yellow"))
             return
         fields = event.fields
         match event.name:
@@ -70,37 +71,37 @@ class Screen:
             case RunEventName.MESSAGE_COMPLETED:
                 self._complete(strip_controls(str(fields["text"])))
             case RunEventName.TOOL_STARTED:
-                self.line(_format_tool_start(fields))
+                self.write_line(_format_tool_start(fields))
             case RunEventName.TOOL_COMPLETED:
-                self.line(_format_tool_end(fields))
+                self.write_line(_format_tool_end(fields))
             case RunEventName.STEERED:
-                self.line(click.style(f"  you said: {flatten_text(str(fields.get('text', '')), 500)}", fg="cyan"))
+                self.write_line(click.style(f"  you said: {flatten_text(str(fields.get('text', '')), 500)}", fg="cyan"))
             case RunEventName.APPROVAL_ANSWERED if fields.get("choice") not in (None, "deny"):
                 who = f" by {strip_controls(str(fields['by']))}" if fields.get("by") else ""
-                self.line(click.style(f"  allowed{who} ({strip_controls(str(fields['choice']))})", fg="green"))
+                self.write_line(click.style(f"  allowed{who} ({strip_controls(str(fields['choice']))})", fg="green"))
                 if instead := fields.get("changed_arguments"):
                     for line in render_question("it runs with other arguments:", str(instead)):
-                        self.line(click.style(f"  {line}", fg="yellow"))
+                        self.write_line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.WAITING:
-                self.line(click.style(f"  {format_waiting(fields)}", fg="yellow"))
+                self.write_line(click.style(f"  {format_waiting(fields)}", fg="yellow"))
             case RunEventName.APPROVAL_REQUESTED | RunEventName.INPUT_REQUESTED:
                 for line in render_run_question(self._run_id, fields):
-                    self.line(click.style(f"  {line}", fg="yellow"))
+                    self.write_line(click.style(f"  {line}", fg="yellow"))
             case RunEventName.STEP_RETRIED:
-                self.line(click.style(f"  {format_retry(fields)}", fg="yellow"))
+                self.write_line(click.style(f"  {format_retry(fields)}", fg="yellow"))
             case RunEventName.BUDGET_EXHAUSTED:
-                self.line(click.style(f"  {format_budget(fields)}", fg="yellow"))
+                self.write_line(click.style(f"  {format_budget(fields)}", fg="yellow"))
             case RunEventName.STOP_REQUESTED:
-                self.line(click.style("  stopping", fg="yellow"))
+                self.write_line(click.style("  stopping", fg="yellow"))
             case name if name == TOOL_PROGRESS:
                 said = flatten_text(str(fields.get("text", "")), 200)
-                self.line(click.style(f"  {flatten_text(str(fields.get('tool', '')), 64)}: {said}", dim=True))
+                self.write_line(click.style(f"  {flatten_text(str(fields.get('tool', '')), 64)}: {said}", dim=True))
             case name if name in (REASONING_AVAILABLE, TOOL_GENERATING):
                 pass  # not shown, and they come in the middle of a text
             case _:
-                self.line("", blank=False)
+                self.write_line("", blank=False)
 
-    def line(self, text: str, *, blank: bool = True) -> None:
+    def write_line(self, text: str, *, blank: bool = True) -> None:
         """Write a whole line. With ``blank`` false an empty one is left out."""
         if self._is_mid_line:
             click.echo()
@@ -118,14 +119,40 @@ class Screen:
         """Complete a reply that was stored. What was shown is all of it, unless another attempt wrote that."""
         if text.strip() != self._shown.strip():  # white space at either end is shown as it comes and stored without
             if self._shown:
-                self.line(click.style("  the reply was begun again:", fg="yellow"))
+                self.write_line(click.style("  the reply was begun again:", fg="yellow"))
             self._write(text)
         self._shown = ""
-        self.line("", blank=False)
+        self.write_line("", blank=False)
 
 
 def colour_status(status: RunStatus) -> str:
     return click.style(status.value, fg=_COLOURS.get(status))
+
+
+def format_run_status(view: RunView) -> str:
+    """Write the status of a run, with a mark where its answer has not arrived."""
+    status = colour_status(view.status)
+    if not view.undelivered:
+        return status
+    mark = "not delivered" if any(each.is_lost for each in view.undelivered) else "delivering"
+    return f"{status}, {click.style(mark, fg='red')}"
+
+
+def render_undelivered(view: RunView) -> list[str]:
+    """Render what a run said and did not arrive, a line each, with the command that tells more or sends it again."""
+    return [click.style(_format_undelivered(each), fg="red" if each.is_lost else "yellow") for each in view.undelivered]
+
+
+def _format_undelivered(each: UndeliveredView) -> str:
+    target, why = flatten_text(each.target, 100), flatten_text(hide_secrets(each.error or "no answer"), 300).rstrip(".")
+    command = f"'hermes-worker gateway deliveries {{}} {each.delivery_id}'"
+    if each.is_lost:
+        return f"not delivered to {target}: {why}; {command.format('retry')} sends it again"
+    again = "soon" if each.not_before is None else format_age(each.not_before)
+    tried = format_count(each.attempts, "attempt")
+    return (
+        f"not yet delivered to {target} after {tried}, tried again {again}: {why}; {command.format('show')} tells more"
+    )
 
 
 def format_summary(view: RunView, calls: int) -> str:
@@ -199,3 +226,9 @@ def render_run_question(run_id: str, question: Mapping[str, Any]) -> list[str]:
         f"{last}{offered}",
         f"  hermes-worker runs answer {run_id}{named} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
     ]
+
+
+def clear_progress() -> None:
+    """Clear the line of a terminal on which progress is shown."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", err=True, nl=False)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.api_connection import connect_api
-from hermes_worker.core.errors import ConfigurationError, HermesError
+from hermes_worker.cli.short_ids import require_id
+from hermes_worker.core.errors import HermesError
 from hermes_worker.core.session_imports import InvalidImport
 
 if TYPE_CHECKING:
@@ -28,28 +27,13 @@ class SessionRows:
 
     def __init__(self, asked: ApiConnection) -> None:
         self.client = asked.client
-        self._source = asked.source
 
     def find(self, reference: str) -> SessionObject:
-        """Find the session with this id, this name or, the newest of several, this title."""
-        from hermes_worker.client import RefusedError
+        """Find the session with this id, this name, this title (the newest of several), or an id that begins so."""
+        return self.client.session(require_id(self.client, reference, "session"))
 
-        if reference and not any(char.isspace() or char in "/\\" for char in reference):
-            try:
-                return self.client.session(reference)
-            except RefusedError as error:
-                if error.status != 404:
-                    raise
-        for found in self.client.sessions(title=reference[:80], limit=1):
-            return found
-        raise ConfigurationError(f"there is no session with the id, the name or the title {reference!r}")
-
-    def page(self, limit: int, filters: Mapping[str, Any]) -> list[SessionObject]:
+    def load_page(self, limit: int, filters: Mapping[str, Any]) -> list[SessionObject]:
         return list(islice(self.client.sessions(limit=min(limit, 200), **filters), limit))
-
-    def fork(self, session_id: str, wanted: Mapping[str, Any]) -> SessionObject:
-        name = f"{self._source}_{int(time.time())}_{secrets.token_hex(4)}"
-        return self.client.fork_session(session_id, id=name, **wanted)
 
     def import_all(self, documents: Iterable[object]) -> Iterator[str | HermesError]:
         """Import conversations. Yields the name of each session that was made, or the error that refused it."""

@@ -21,6 +21,7 @@ from hermes_worker.cli.runs import watch_run
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.session_backend import open_sessions
 from hermes_worker.cli.session_files import read_documents, write_session
+from hermes_worker.cli.short_ids import require_id
 from hermes_worker.core.call_descriptions import describe_call
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.titles import TITLE_CHARS_MAX, clean_title
@@ -44,9 +45,9 @@ def sessions() -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
 @add_list_options
 def list_sessions(home: Path | None, children: bool, limit: int, output: str | None, **more: Any) -> None:
-    """Conversations, newest first."""
+    """Conversations, the one with the newest activity first."""
     filters = {name: value for name, value in {"include_children": children, **more}.items() if value}
-    print_list(open_sessions(home).page(limit, filters), output, _SESSIONS)
+    print_list(open_sessions(home).load_page(limit, filters), output, _SESSIONS)
 
 
 @sessions.command("show")
@@ -56,7 +57,7 @@ def list_sessions(home: Path | None, children: bool, limit: int, output: str | N
 @click.option("--messages", "has_messages", is_flag=True, help="What was said, too.")
 @click.option("--json", "as_json", is_flag=True, help="JSON; messages one per line behind it.")
 def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> None:
-    """What a conversation is and came to. SESSION is an id, a name, or a title: then the newest that is called so."""
+    """What a conversation is and came to. SESSION is an id or the beginning of one, a name, or a title."""
     backend = open_sessions(home)
     found = backend.find(session)
     if as_json:
@@ -159,8 +160,8 @@ def fork(home: Path | None, session: str, title: str | None, message_id: int | N
     """Begin a conversation with a copy of another's messages. Prints its name."""
     backend = open_sessions(home)
     wanted = {"title": clean_title(title or "") or None, "message_id": message_id}
-    given = {name: value for name, value in wanted.items() if value is not None}
-    click.echo(backend.fork(backend.find(session).id, given).id)
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    click.echo(backend.client.fork_session(backend.find(session).id, **given).id)
 
 
 @sessions.command("export", epilog="Example: hermes-worker sessions export --out sessions.jsonl")
@@ -179,7 +180,7 @@ def export(
         known = [backend.find(each) for each in session]
         found = [one for each in known for one in (backend.client.session_lineage(each.id) if has_lineage else [each])]
     else:
-        found = backend.page(_EXPORTED_MAX, {"source": source} if source else {})[::-1]
+        found = backend.load_page(_EXPORTED_MAX, {"source": source} if source else {})[::-1]
     by_id = {one.id: one for one in found}
     with nullcontext(sys.stdout) if out is None else _create_file(out) as file:
         for one in by_id.values():
@@ -220,7 +221,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
     """Delete conversations that ended a while ago, with their runs. One that goes on, or is held, stays."""
     backend = open_sessions(home)
     before = time.time() - days * 86_400
-    listed = backend.page(_EXPORTED_MAX, {name: value for name, value in filters.items() if value})
+    listed = backend.load_page(_EXPORTED_MAX, {name: value for name, value in filters.items() if value})
     ended = [one for one in listed if not one.is_at_work and (one.ended_at or before) < before]
     chosen = [one for one in ended if reason is None or one.end_reason == reason]
     if not yes:
@@ -343,14 +344,14 @@ def _render_message(message: MessageObject) -> str:
 @sessions.command(epilog='Example: hermes-worker sessions compress run_0123... --focus "the parser"')
 @reachable
 @of_tenant
-@click.argument("session_id", metavar="SESSION", type=TEXT)
+@click.argument("session", type=TEXT)
 @click.option("--focus", type=TEXT, default="", help="The topic that the summary should keep most of.")
 @click.option("--detach", is_flag=True, help="Do not wait for the summary; print the run's id.")
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-def compress(home: Path | None, session_id: str, focus: str, detach: bool, as_json: bool) -> int:
+def compress(home: Path | None, session: str, focus: str, detach: bool, as_json: bool) -> int:
     """Summarise the older part of a session now. The transcript stays; a model is shown the summary in its place."""
     asked = connect_api(home, begins_work=True)
-    run_id = asked.client.compress_session(session_id, focus=focus)
+    run_id = asked.client.compress_session(require_id(asked.client, session, "session"), focus=focus)
     if detach:
         click.echo(json.dumps({"run_id": run_id}) if as_json else run_id)
         return 0

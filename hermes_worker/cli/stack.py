@@ -21,11 +21,11 @@ from hermes_worker import installed, mcp
 from hermes_worker.cli.entry import main
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import load_reference
-from hermes_worker.local.background_stack import StackLog, broker_log_path
+from hermes_worker.local.background_stack import StackLog, get_broker_log_path
 from hermes_worker.local.children import ChildSpec
 from hermes_worker.local.forking import ChildEntry
 from hermes_worker.local.process import title_process
-from hermes_worker.local.readiness import ApiIsWell, FilesExist, PortAnswers, read_cause, waiting_file
+from hermes_worker.local.readiness import ApiIsWell, FilesExist, PortAnswers, get_waiting_file, read_cause
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.role_needs import require_role_needs
 from hermes_worker.settings import ServerSettings, Settings, build_handover, load_settings
@@ -128,7 +128,8 @@ class Stack:
     def preload(self) -> ChildEntry:
         """Import what the processes have in common, once, in the process that forks them."""
         used = (("scheduler.beat", self._plan.has_beat), (_API, self._plan.has_api))
-        return ChildEntry("hermes_worker.cli.stack:import_for_roles", [name for name, is_used in used if is_used])
+        names = [name for name, is_used in used if is_used]
+        return ChildEntry("hermes_worker.cli.stack:import_for_roles", [*self.settings.database.driver_modules, *names])
 
     @property
     def api_url(self) -> str | None:
@@ -146,7 +147,7 @@ class Stack:
             self._valkey.release()
 
     def _plan_broker(self, valkey: EmbeddedValkey) -> ChildSpec:
-        log_path = broker_log_path(self.settings.home)
+        log_path = get_broker_log_path(self.settings.home)
         StackLog(log_path).keep_small()
         argv = [*valkey.prepare(), "--logfile", str(log_path)]
         return ChildSpec(
@@ -190,7 +191,7 @@ class Stack:
         arguments += ["--alive-file", str(alive), "--ready-file", str(consuming)]
         roles = (*(ProcessRole(queue) for queue in queues.split(",")), *more)
         arguments += ["--beat"] if ProcessRole.BEAT in more else []
-        waiting_file(consuming).unlink(missing_ok=True)
+        get_waiting_file(consuming).unlink(missing_ok=True)
         role = self._plan_role(name, arguments, roles, ready=FilesExist((alive, consuming)))
         return replace(role, waits_for=partial(read_cause, consuming), after_exit=_end_leases_of("worker", known_as))
 

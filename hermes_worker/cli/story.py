@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.chat.call_output import LineMark, fold_output
-from hermes_worker.cli.layout import format_clock, format_duration, render_table
+from hermes_worker.cli.chat.call_output import LineMark, OutputLine, fold_arguments, fold_output
+from hermes_worker.cli.layout import format_clock, format_count, format_duration, format_moment, render_table
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.core.messages import Role
 from hermes_worker.core.run import CallStatus
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ASKED_LINES = 12
 _CALLS_MAX = 1_000
 _CALLS_SHOWN = 15
+CALL_LINES = 40
+"""Lines of its arguments and of its output that are shown where one call is looked at."""
 _OPENED_CALLS = 100
 """Calls whose results ``--calls`` loads; each is a request."""
 _PASSING = (MESSAGE_DELTA, REASONING_AVAILABLE, TOOL_GENERATING, TOOL_PROGRESS)
@@ -56,7 +58,7 @@ def render_asked(text: str) -> list[str]:
     """Render what was asked, folded where it is long."""
     lines = strip_controls(text).strip().splitlines()
     more = len(lines) - _ASKED_LINES
-    shown = lines if more <= 1 else [*lines[:_ASKED_LINES], f"… {more} more lines, --raw shows all"]
+    shown = lines if more <= 1 else [*lines[:_ASKED_LINES], f"… {more} more lines, --raw shows them"]
     return _render_part("asked", shown)
 
 
@@ -65,7 +67,7 @@ def render_done(calls: Sequence[LedgerEntryObject]) -> list[str]:
     left_out = max(0, len(calls) - _CALLS_SHOWN)
     rows = [_format_call(each) for each in calls[left_out:]]
     table = render_table(rows, ("", "", "", "", ""), whole=(0, 1, 4)).splitlines()[1:] if rows else []
-    more = [f"… {left_out:,} before these, 'runs calls' lists them"] if left_out else []
+    more = [f"… {left_out:,} before these, 'hermes-worker runs calls' lists them"] if left_out else []
     return _render_part("did", [*more, *table])
 
 
@@ -93,10 +95,42 @@ def iterate_call_lines(client: HermesClient, run_id: str, calls: Sequence[Ledger
     """Iterate over the lines that show each call with the first lines of what it did, its exit code and its diff."""
     for each in calls[:_OPENED_CALLS]:
         yield "  ".join(part for part in _format_call(each) if part)
-        for line in fold_output(client.call(run_id, each.call)).lines:
-            yield click.style(f"    {line.text}", fg=_MARK_COLOURS.get(line.mark))
+        yield from _paint(fold_output(client.call(run_id, each.call), name_call(run_id, each.call)).lines)
     if len(calls) > _OPENED_CALLS:
         yield f"… and {len(calls) - _OPENED_CALLS:,} more; 'hermes-worker runs calls {run_id} CALL' shows one"
+
+
+def render_call(client: HermesClient, run_id: str, place: str, *, lines_max: int = CALL_LINES) -> list[str]:
+    """Render one call: what it was asked, in words and by its arguments, its verdict, its time, and its output, folded
+    to ``lines_max`` lines."""
+    call = client.call(run_id, place)
+    changed = [] if call.changed_arguments is None else ["it ran with arguments that were changed:"]
+    opens = name_call(run_id, place, " --all")
+    output = fold_output(call, opens, lines_max=lines_max).lines
+    facts = [
+        f"status {call.status.value.replace('_', ' ')}" + (f" ({call.waits_for})" if call.waits_for else ""),
+        *([f"begun {format_moment(call.claimed_at)}"] if call.claimed_at is not None else []),
+        f"effect {call.effect}",
+        *([format_count(call.attempts, "attempt")] if call.attempts > 1 else []),
+        *([f"{call.takeovers} taken over, {format_count(call.deaths, 'worker')} died"] if call.takeovers else []),
+        *([f"on {flatten_text(call.worker, 60)}"] if call.worker else []),
+    ]
+    return [
+        click.style("  ".join(part for part in _format_call(call) if part), bold=True),
+        f"  {', '.join(facts)}",
+        *_render_part("asked", [*changed, *_paint(fold_arguments(call, opens, lines_max=lines_max), indent="")]),
+        *_render_part("did", list(_paint(output, indent=""))),
+    ]
+
+
+def name_call(run_id: str, place: str, option: str = "") -> str:
+    """Name the command that shows a call."""
+    return f"'hermes-worker runs calls {run_id} {place}{option}'"
+
+
+def _paint(lines: Sequence[OutputLine], *, indent: str = "    ") -> Iterator[str]:
+    for line in lines:
+        yield click.style(f"{indent}{line.text}", fg=_MARK_COLOURS.get(line.mark))
 
 
 def iterate_event_lines(client: HermesClient, run_id: str) -> Iterator[str]:

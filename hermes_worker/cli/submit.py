@@ -15,20 +15,22 @@ from hermes_worker.cli.options import (
     TEXT,
     OneOf,
     of_tenant,
-    prompt_text,
+    parse_toolset_names,
     reachable,
-    toolset_names,
+    read_prompt_text,
     toolsets_option,
 )
+from hermes_worker.cli.prompt_words import PromptCommand
 from hermes_worker.cli.run_backend import RunBackend
 from hermes_worker.cli.runs import watch_run
+from hermes_worker.cli.short_ids import complete_session_id
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.priority import PRIORITIES
 from hermes_worker.core.spec import Multitask
 
 
-@click.command(epilog="Example: git diff | hermes-worker submit - --session review --watch")
+@click.command(cls=PromptCommand, epilog="Example: git diff | hermes-worker submit - --session review --watch")
 @reachable
 @of_tenant
 @click.argument("prompt", type=TEXT)
@@ -79,7 +81,7 @@ from hermes_worker.core.spec import Multitask
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: Any) -> int:
     """Put a task into the queue. PROMPT is the task; - reads it from standard input."""
-    text = prompt_text(prompt)
+    text = read_prompt_text(prompt)
     asked_api = connect_api(home, begins_work=True)
     if asked["workspace"] and asked_api.settings is None:
         raise ConfigurationError("--workspace names a directory of this machine, and the run works on the server's")
@@ -90,9 +92,11 @@ def submit(home: Path | None, prompt: str, watch: bool, as_json: bool, **asked: 
         given["metadata"] = parse_metadata(asked["metadata"])
     if asked["output_schema"]:
         given["output_schema"] = read_schema(asked["output_schema"])
-    if (names := toolset_names(asked["toolsets"])) is not None:
+    if (names := parse_toolset_names(asked["toolsets"])) is not None:
         given["toolsets"] = names
     client = asked_api.client
+    if "session_id" in given:
+        given["session_id"] = complete_session_id(client, given["session_id"])
     started = client.start(text, idempotency_key=asked["idempotency_key"], **given)
     run_id = started["run_id"]
     if as_json:

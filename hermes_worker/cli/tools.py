@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Final
 import click
 
 from hermes_worker import installed, plugins
-from hermes_worker.agent.tools.catalog import declared_catalog
-from hermes_worker.cli.layout import render_table
+from hermes_worker.agent.tools.catalog import get_declared_catalog
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import common, load_settings, of_tenant
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.tool_schemas import UnfitDefinition, fit_schema
@@ -44,12 +43,14 @@ def list_tools(home: Path | None, as_json: bool) -> None:
     """See which tools agents can have here, and what others need."""
     settings = load_settings(home)
     found = [*list_tool_standings(settings), *_list_row_tools(settings)]
-    if as_json:
-        for one in found:
-            click.echo(json.dumps(asdict(one)))
-        return
-    rows = [(one.name, one.toolset, "yes" if one.is_available else "no", one.note) for one in found]
-    click.echo(render_table(rows, ("TOOL", "TOOLSET", "THERE", "NOTE"), ids=(0,), whole=(3,)))
+    print_entries(
+        found,
+        ("TOOL", "TOOLSET", "THERE", "NOTE"),
+        lambda one: (one.name, one.toolset, "yes" if one.is_available else "no", one.note),
+        document=asdict if as_json else None,
+        ids=(0,),
+        whole=(3,),
+    )
 
 
 def list_tool_standings(settings: Settings) -> list[ToolStanding]:
@@ -77,15 +78,15 @@ def _list_row_tools(settings: Settings) -> Iterator[ToolStanding]:
 
 
 def _list_enabled_tools(settings: Settings) -> Iterator[ToolStanding]:
-    catalog = declared_catalog()
+    catalog = get_declared_catalog()
     for name in sorted(catalog.names):
-        lacking = _find_lacking(name, catalog.spec(name).toolset, settings)
+        lacking = _find_lacking(name, catalog.get_spec(name).toolset, settings)
         yield ToolStanding(
             name=name,
-            toolset=catalog.spec(name).toolset,
+            toolset=catalog.get_spec(name).toolset,
             is_available=not lacking,
             note=lacking or _find_missing_part(name, settings),
-            unfit=_find_unfitness(catalog.spec(name).parameters),
+            unfit=_find_unfitness(catalog.get_spec(name).parameters),
         )
     for source in sorted(installed.get_installed().tool_sources):
         yield ToolStanding(
@@ -119,9 +120,9 @@ def _find_missing_part(name: str, settings: Settings) -> str:
 
 def find_documents_note() -> str:
     """Write which documents cannot be read here, and how they could be; empty when all can."""
-    from hermes_worker.agent.tools.documents import HOW_TO_INSTALL, missing_libraries
+    from hermes_worker.agent.tools.documents import HOW_TO_INSTALL, list_missing_libraries
 
-    missing = missing_libraries()
+    missing = list_missing_libraries()
     return f"no text of {', '.join(missing)} documents: {HOW_TO_INSTALL}" if missing else ""
 
 

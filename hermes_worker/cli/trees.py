@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_worker.cli.layout import find_ancestors, format_duration, format_field, iterate_tree, render_table
+from hermes_worker.cli.layout import find_ancestors, format_duration, iterate_tree, render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.listing import STATUSES
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.cli.screen import colour_status, flatten_text, strip_controls
+from hermes_worker.cli.story import CALL_LINES, render_call
 from hermes_worker.core.pricing import format_cost
 from hermes_worker.core.titles import TITLE_CHARS_MAX
 
 if TYPE_CHECKING:
-    from hermes_worker.schemas.runs import CallDetailObject, LedgerEntryObject, TreeRunObject
+    from hermes_worker.schemas.runs import LedgerEntryObject, TreeRunObject
 
 _PLACE = re.compile(r"(\d{1,6})\.(\d{1,4})")
 _ANSWER_CHARS = 60
@@ -110,25 +113,29 @@ def _format_tree_row(node: TreeRunObject, level: int) -> tuple[str, ...]:
 @click.argument("run_id", type=TEXT)
 @click.argument("place", metavar="[CALL]", required=False, type=TEXT)
 @click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
+@click.option("--all", "has_all", is_flag=True, help="With CALL: all of its arguments and its output.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def calls(home: Path | None, run_id: str, place: str | None, limit: int, as_json: bool) -> None:
-    """The tool calls of a run; of one of them, its arguments and its result. EFFECT says whether a call may run again
-    when its worker is lost: pure at will, keyed with the same key, once never."""
+def calls(home: Path | None, run_id: str, place: str | None, limit: int, has_all: bool, as_json: bool) -> None:
+    """The tool calls of a run; of one of them, what it was asked, what became of it and what it put out. EFFECT says
+    whether a call may run again when its worker is lost: pure at will, keyed with the same key, once never."""
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
     if place is not None:
-        found = backend.client.call(run_id, _check_place(place))
-        click.echo(json.dumps(_build_call_document(found)) if as_json else _render_call(found))
+        place = _check_place(place)
+        if as_json:
+            click.echo(json.dumps(_build_call_document(backend.client.call(run_id, place))))
+        else:
+            lines_max = sys.maxsize if has_all else CALL_LINES
+            click.echo("\n".join(render_call(backend.client, run_id, place, lines_max=lines_max)))
         return
-    ledger = list(islice(backend.client.calls(run_id), limit))
-    if as_json:
-        for line in ledger:
-            click.echo(json.dumps(_build_call_document(line)))
-    elif ledger:
-        header = ("CALL", "TOOL", "ABOUT", "STATUS", "TOOK", "EFFECT", "ATTEMPTS", "WORKER")
-        click.echo(render_table([_format_call(line) for line in ledger], header, whole=(0, 3, 4)))
-    else:
-        click.echo("the run called no tool", err=True)
+    print_entries(
+        list(islice(backend.client.calls(run_id), limit)),
+        ("CALL", "TOOL", "ABOUT", "STATUS", "TOOK", "EFFECT", "ATTEMPTS", "WORKER"),
+        _format_call,
+        document=_build_call_document if as_json else None,
+        empty="the run called no tool",
+        whole=(0, 3, 4),
+    )
 
 
 def _check_place(place: str) -> str:
@@ -160,20 +167,3 @@ def _format_duration(line: LedgerEntryObject) -> str:
     if line.claimed_at is None:
         return "-"
     return format_duration(max(0.0, (line.settled_at or time.time()) - line.claimed_at))
-
-
-def _render_call(line: CallDetailObject) -> str:
-    texts = {"call", "tool_call_id", "arguments", "changed_arguments", "result"}
-    facts = {name: value for name, value in _build_call_document(line).items() if name not in texts}
-    lines = [
-        f"{line.call} {strip_controls(line.tool_call_id)}",
-        *(f"  {name:<11} {flatten_text(format_field(name, value), 80)}" for name, value in facts.items()),
-        "",
-        "arguments:",
-        strip_controls(line.arguments),
-    ]
-    if line.changed_arguments is not None:
-        lines += ["", "it ran with:", strip_controls(line.changed_arguments)]
-    if line.result is not None:
-        lines += ["", "result:", strip_controls(line.result)]
-    return "\n".join(lines)

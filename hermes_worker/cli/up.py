@@ -16,17 +16,24 @@ import click
 from hermes_worker.cli.code_watch import list_code_places, run_reloading
 from hermes_worker.cli.copies import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.options import TEXT, OneOf, common, home_option, load_settings
+from hermes_worker.cli.options import TEXT, OneOf, common, format_home_option, load_settings
 from hermes_worker.cli.stack import Stack, StackPlan
 from hermes_worker.cli.stack_process import PlannedStack, StartReport, become_stack, read_report
 from hermes_worker.core.errors import HermesError
-from hermes_worker.local.background_stack import StackLog, broker_log_path, log_path
-from hermes_worker.local.paths import HeldHome, StackNote, hold_home, prepare_home, require_free_home
+from hermes_worker.local.background_stack import StackLog, get_broker_log_path, get_log_path
+from hermes_worker.local.paths import (
+    HeldHome,
+    StackNote,
+    build_embedded_database_url,
+    hold_home,
+    prepare_home,
+    require_free_home,
+)
 from hermes_worker.local.process import format_root_warning, title_process
 from hermes_worker.local.supervisor import StartFailed
 from hermes_worker.settings import Settings
 from hermes_worker.settings.presets import CONCURRENCY, PRESETS
-from hermes_worker.settings.server_key import describe_key_place, key_file_path
+from hermes_worker.settings.server_key import describe_key_place, get_key_file_path
 
 
 @click.command(
@@ -92,7 +99,7 @@ def _detach(settings: Settings, plan: StackPlan) -> int:
     has the secrets of this process, which stand in no file and in no environment. Raises ``HermesError``."""
     prepare_home(settings.home)
     require_free_home(settings.home)
-    log_file = StackLog(log_path(settings.home))
+    log_file = StackLog(get_log_path(settings.home))
     log_file.keep_small()
     reader, writer = os.pipe()
     for stream in (sys.stdout, sys.stderr):
@@ -109,7 +116,7 @@ def _detach(settings: Settings, plan: StackPlan) -> int:
         click.echo("stopping what was started", err=True)
         raise
     if not is_up:
-        raise StartFailed(words or f"it ended without a word; see {log_path(settings.home)}")
+        raise StartFailed(words or f"it ended without a word; see {get_log_path(settings.home)}")
     click.echo(words)
     return 0
 
@@ -172,7 +179,7 @@ def _run(
                 valkey=stack.valkey,
                 log=settings.log,
                 secrets=[secret.reveal() for secret in settings.secrets],
-                logs=[StackLog(broker_log_path(settings.home)), *logs],
+                logs=[StackLog(get_broker_log_path(settings.home)), *logs],
                 welcome=_render_welcome(stack, note),
                 warning=format_root_warning(),
                 began=began,
@@ -185,21 +192,26 @@ def _run(
 
 
 def _render_background(note: StackNote, home: Path) -> str:
-    option = home_option(home)
+    option = format_home_option(home)
     return (
         f"Hermes worker is up in the background (pid {note.pid}), API at {note.api_url}.\n"
         f"hermes-worker status{option}, hermes-worker logs -f{option}, hermes-worker down{option}"
     )
 
 
-def _render_welcome(stack: Stack, note: StackNote) -> str:
-    from hermes_worker.store.build import build_database
+def _describe_database(settings: Settings) -> str:
+    if settings.database.url is None:
+        return build_embedded_database_url(settings.home)
+    from hermes_worker.store.build import build_database  # which takes 0.2 s
 
+    return build_database(settings).url.render_as_string(hide_password=True)
+
+
+def _render_welcome(stack: Stack, note: StackNote) -> str:
     settings = stack.settings
-    database = build_database(settings).url.render_as_string(hide_password=True)
-    path = shlex.quote(str(key_file_path(settings.home)))
+    path = shlex.quote(str(get_key_file_path(settings.home)))
     key = f'-H "Authorization: Bearer {"$HERMES_SERVER_KEY" if settings.server.key else f"$(cat {path})"}"'
-    home = home_option(settings.home)
+    home = format_home_option(settings.home)
     missing = find_copy_note(settings)
     page = " (in a browser a page: log in with the key)" if settings.server.page else ""
     copy = f"\nThis is a restored copy: {missing}\n" if missing else ""
@@ -207,7 +219,7 @@ def _render_welcome(stack: Stack, note: StackNote) -> str:
 Hermes worker is up, in {{took_s}} s.
 {copy}
   home      {settings.home}
-  database  {database}
+  database  {_describe_database(settings)}
   model     {note.model}
   API       {note.api_url}{page}
   its key   in {describe_key_place(settings)}

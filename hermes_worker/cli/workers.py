@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_duration, render_table
+from hermes_worker.cli.layout import format_duration
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.core.errors import ConfigurationError
@@ -33,17 +34,16 @@ def workers() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_workers(home: Path | None, output: str | None, as_json: bool) -> None:
     """The workers that are alive, in the order in which they came. HOLDS counts the steps that each is at work on."""
-    found = open_api_client(home).workers()
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(view.model_dump(exclude={"object"})))
-    elif found:
-        is_wide = output == "wide"
-        header = ("WORKER", "NAME", "STATE", "QUEUES", "UP", "HOLDS", "SANDBOX", "VERSION")
-        rows = [_row(view, is_wide=is_wide) for view in found]
-        click.echo(render_table(rows, (*header, "OLDEST STEP") if is_wide else header, whole=(0, 2)))
-    else:
-        click.echo("no worker is alive", err=True)
+    is_wide = output == "wide"
+    header = ("WORKER", "NAME", "STATE", "QUEUES", "UP", "HOLDS", "SANDBOX", "VERSION")
+    print_entries(
+        open_api_client(home).workers(),
+        (*header, "OLDEST STEP") if is_wide else header,
+        partial(_build_row, is_wide=is_wide),
+        document=(lambda view: view.model_dump(exclude={"object"})) if as_json else None,
+        empty="no worker is alive",
+        whole=(0, 2),
+    )
 
 
 @workers.command(epilog="Example: hermes-worker fleet workers drain 3f0c1a   Whatever keeps it running starts another.")
@@ -68,12 +68,12 @@ def _find_worker(found: Sequence[WorkerObject], written: str) -> WorkerObject:
     return meant[0]
 
 
-def _row(view: WorkerObject, *, is_wide: bool) -> tuple[str, ...]:
+def _build_row(view: WorkerObject, *, is_wide: bool) -> tuple[str, ...]:
     held = ", ".join(f"{count} {kind}" for kind, count in sorted(view.held.items()))
     shown = (
         view.worker_id[:_ID_CHARS],
         flatten_text(view.name, 40),
-        "alive" if view.draining_at is None else "leaving",
+        "alive" if view.draining_at is None else "draining",
         ",".join(view.queues),
         format_duration(max(0.0, time.time() - view.started_at)),
         held or "-",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path, PurePosixPath
 
 import click
 
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, common
 from hermes_worker.cli.records import Records, open_records
 from hermes_worker.core.errors import ConfigurationError
@@ -34,12 +33,15 @@ def list_workspaces(home: Path | None, as_json: bool) -> None:
     except WorkspaceError as error:
         raise ConfigurationError(str(error)) from error
     states = load_workspace_states(records.settings, records.database, list(roots))
-    if as_json:
-        for name, root in roots.items():
-            click.echo(json.dumps({"kind": place.kind, "root": root, "session": name, "state": states.get(name)}))
-        return
-    rows = [(place.kind, root, states.get(name, "not of this database")) for name, root in roots.items()]
-    click.echo(render_table(rows, ("KIND", "ROOT", "SESSION"), whole=(0, 1)))
+    print_entries(
+        roots,
+        ("KIND", "ROOT", "SESSION"),
+        lambda name: (place.kind, roots[name], states.get(name, "not of this database")),
+        document=(lambda name: {"kind": place.kind, "root": roots[name], "session": name, "state": states.get(name)})
+        if as_json
+        else None,
+        whole=(0, 1),
+    )
 
 
 @workspaces.command(epilog="Its files are gone then; the next call of the session says so, and begins in an empty one.")

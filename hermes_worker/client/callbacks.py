@@ -105,7 +105,7 @@ class CallbackDispatcher:
             case ToolCompleted():
                 self._finish_tool(event)
             case InputRequested():
-                return self._clarify(event)
+                return self._answer_clarify(event)
             case ApprovalRequested():
                 return self._ask_permission(event)
             case RunStatusChanged():
@@ -140,7 +140,7 @@ class CallbackDispatcher:
             _call(self._to.tool_progress_callback, "tool.completed", event.tool, None, None, **facts)
         _call(self._to.thinking_callback, "thinking")
 
-    def _clarify(self, event: InputRequested) -> ApiRequest[AnsweredQuestion] | None:
+    def _answer_clarify(self, event: InputRequested) -> ApiRequest[AnsweredQuestion] | None:
         answer = _call(self._to.clarify_callback, event.question, event.choices)
         return None if answer is None else operations.answer(self._run_id, str(answer), wait_id=event.wait_id)
 

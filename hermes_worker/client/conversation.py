@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from hermes_worker.client import operations
 from hermes_worker.client.address import Address
-from hermes_worker.client.callbacks import CallbackDispatcher, Callbacks
-from hermes_worker.client.events import Event
 from hermes_worker.client.exchange import (
     ANSWER_BYTES_MAX,
     Exchange,
@@ -27,11 +25,13 @@ from hermes_worker.client.exchange import (
     run_exchange,
     run_join,
 )
-from hermes_worker.client.streaming import Resumption, ToldEvent, read_typed, read_untyped
 from hermes_worker.client.wire import ConnectionFailed, build_arguments, build_broken_off, judge_failure
 from hermes_worker.operation import ApiAnswer, ApiRequest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # whoever follows nothing needs none of them
+    from hermes_worker.client.callbacks import Callbacks
+    from hermes_worker.client.events import Event
+    from hermes_worker.client.streaming import ToldEvent
     from hermes_worker.schemas.runs import JoinedRuns, TurnResult
 
 T = TypeVar("T")
@@ -91,30 +91,34 @@ class ClientConversation:
         return await self._drive(run_join(run_ids, mode, timeout_s, self._patience, time.monotonic, place))
 
     async def wait(self, run_id: str, *, timeout_s: float | None = None) -> str | None:
-        """Wait for the end of a run; its status, or ``None`` when the time was over before. Raises as ``join``."""
+        """Wait for the end of a run; its status, or ``None`` when the time was over before. Raises ``RefusedError``,
+        ``UnavailableError``."""
         return read_status(await self.join([run_id], timeout_s=timeout_s))
 
     def events(self, run_id: str, *, after: str = "0") -> AsyncGenerator[Event, None]:
         """Iterate over everything that happens to a run, from its beginning (or after the event with that id) to its
         end. A connection that breaks is made again and continues where it was. Raises ``RefusedError``,
         ``UnavailableError``."""
-        return self._follow_stream(functools.partial(operations.events, run_id), read_typed, after)
+        return self._follow_stream(functools.partial(operations.events, run_id), _read_typed, after)
 
     def told_events(self, run_id: str, *, after: str = "0") -> AsyncGenerator[ToldEvent, None]:
         """Iterate over the events of a run with their ids, as the server wrote them. Otherwise as ``events``."""
-        return self._follow_stream(functools.partial(operations.events, run_id), read_untyped, after)
+        return self._follow_stream(functools.partial(operations.events, run_id), _read_untyped, after)
 
     def tree_events(self, run_id: str, *, after: str = "0") -> AsyncGenerator[ToldEvent, None]:
         """Iterate over the events of all runs of the tree that a run is in, until the last of them has ended."""
-        return self._follow_stream(functools.partial(operations.tree_events, run_id), read_untyped, after)
+        return self._follow_stream(functools.partial(operations.tree_events, run_id), _read_untyped, after)
 
     def changes(self, *, after: str = "", all_tenants: bool = False) -> AsyncGenerator[ToldEvent, None]:
         """Iterate over changes of lists as they happen, beginning with the lists that differ from what the id ``after``
         says. It never ends by itself. Raises ``RefusedError``, ``UnavailableError``."""
-        return self._follow_stream(functools.partial(operations.changes, all_tenants=all_tenants), read_untyped, after)
+        return self._follow_stream(functools.partial(operations.changes, all_tenants=all_tenants), _read_untyped, after)
 
     async def follow(self, run_id: str, callbacks: Callbacks) -> TurnResult:
-        """Follow a run to its end and call back; returns its ``result``. Raises as ``events``."""
+        """Follow a run to its end and call back; returns its ``result``. Raises ``RefusedError``,
+        ``UnavailableError``."""
+        from hermes_worker.client.callbacks import CallbackDispatcher
+
         following = CallbackDispatcher(run_id, callbacks)
         async for event in self.events(run_id):
             if (answer := following.handle_event(event)) is not None:
@@ -141,6 +145,8 @@ class ClientConversation:
     async def _follow_stream(
         self, request: Callable[[str], ApiRequest[None]], read: Callable[[ToldEvent], E], after: str
     ) -> AsyncGenerator[E, None]:
+        from hermes_worker.client.streaming import Resumption
+
         stream = Resumption(request, read, after=after, patience_s=self._patience.for_s, clock=time.monotonic)
         while not stream.is_over:
             reason: str | None = None
@@ -184,3 +190,13 @@ class ClientConversation:
 
 async def _read_whole(response: AnswerReader) -> ApiAnswer:
     return ApiAnswer(status=response.status_code, headers=dict(response.headers), body=await response.aread())
+
+
+def _read_typed(told: ToldEvent) -> Event:
+    from hermes_worker.client.events import parse_event
+
+    return parse_event(told.document)
+
+
+def _read_untyped(told: ToldEvent) -> ToldEvent:
+    return told

@@ -161,7 +161,7 @@ def _parse(name: str, document: Mapping[str, Any]) -> Event:
     return make(document) if make else OtherEvent(name=name, fields=dict(document))
 
 
-def _status_parser(name: str, message: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], Event]:
+def _make_status_parser(name: str, message: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[str, Any]], Event]:
     return lambda document: RunStatusChanged(name=name, message=message(document))
 
 
@@ -199,16 +199,18 @@ _PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
         wait_id=d["wait_id"],
         code=d.get("code") or "",
     ),
-    "run.waiting": _status_parser("run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."),
-    "budget.exhausted": _status_parser(
+    "run.waiting": _make_status_parser(
+        "run.waiting", lambda d: f"The run is {str(d.get('status')).replace('_', ' ')}."
+    ),
+    "budget.exhausted": _make_status_parser(
         "budget.exhausted", lambda d: f"The limit of {str(d.get('dimension')).replace('_', ' ')} is reached."
     ),
-    "run.resumed": _status_parser("run.resumed", lambda d: "The run goes on."),
-    "run.stopping": _status_parser("run.stopping", lambda d: "The run was asked to stop."),
-    "session.compress": _status_parser(
+    "run.resumed": _make_status_parser("run.resumed", lambda d: "The run goes on."),
+    "run.stopping": _make_status_parser("run.stopping", lambda d: "The run was asked to stop."),
+    "session.compress": _make_status_parser(
         "session.compress", lambda d: f"{d.get('rows')} older messages were summarised to make room."
     ),
-    "step.retried": _status_parser(
+    "step.retried": _make_status_parser(
         "step.retried",
         lambda d: f"A worker vanished; {d.get('step')} is tried again{' by itself' if 'deaths' in d else ''}.",
     ),

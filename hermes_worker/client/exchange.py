@@ -102,7 +102,7 @@ def run_exchange(request: ApiRequest[T], patience: Patience, clock: Callable[[],
         return request.read(replace(heard, status=200, body=b"{}"))
     error = build_refusal(heard)
     if error.status == 404 and error.code in (_NO_SUCH_PATH, None):
-        raise (yield from _unknown_operation(request, place))
+        raise (yield from _explain_unknown_operation(request, place))
     raise error
 
 
@@ -121,7 +121,7 @@ def _retry_after_s(heard: ApiAnswer | LostAnswer) -> float | None:
     return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _unknown_operation(request: ApiRequest[Any], place: str) -> Exchange[RefusedError]:
+def _explain_unknown_operation(request: ApiRequest[Any], place: str) -> Exchange[RefusedError]:
     """Explain a path that the server does not have by the version that the server reports."""
     heard = yield SendStep(request=ApiRequest(method="GET", template="/health", read=lambda answer: answer))
     version = None

@@ -139,8 +139,9 @@ def run_news(run_id: str) -> ApiRequest[RunNews]:
     return build_get("/v1/sheets/{run_id}/news", make_reader(RunNews), _run(run_id))
 
 
-def whole_id(begins: str, kind: Literal["run", "delivery"] = "run") -> ApiRequest[str]:
-    """The id of the one run, or delivery, whose id begins so, with its prefix or without."""
+def whole_id(begins: str, kind: Literal["run", "delivery", "session", "job"] = "run") -> ApiRequest[str]:
+    """The id of the one run, delivery, session or job whose id begins so, with its prefix or without; or the job that
+    is called so, or the session that has this name or title."""
     return build_get("/v1/ids", make_reader(str, "id"), kind=kind, begins=begins)
 
 
@@ -337,12 +338,20 @@ def decisions(**filters: Any) -> ApiRequest[Portion[DecisionObject]]:
     return build_list_request(request, DecisionObject, "data", make_pager("before", "id"))
 
 
-def approve(run_id: str, choice: str, *, wait_id: int, reason: str | None = None) -> ApiRequest[AnsweredQuestion]:
+def approve(
+    run_id: str,
+    choice: str,
+    *,
+    wait_id: int,
+    reason: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> ApiRequest[AnsweredQuestion]:
     """Allow (``once``, ``session``, ``always``) or ``deny`` what the run asked for: the question ``wait_id`` that was
-    seen. ``reason`` is for the model."""
+    seen. ``reason`` is for the model. Allowed ``once``, the call runs with ``arguments`` instead of its own where they
+    are given; that takes a key that may begin runs."""
     from hermes_worker.schemas.approvals import AnsweredQuestion
 
-    body = {"choice": choice, "wait_id": wait_id, "reason": reason}
+    body = {"choice": choice, "wait_id": wait_id, "reason": reason, "arguments": arguments}
     return build_post("/v1/runs/{run_id}/approval", make_reader(AnsweredQuestion), _run(run_id), body=body)
 
 
@@ -357,7 +366,7 @@ def answer(run_id: str, text: str, *, wait_id: int) -> ApiRequest[AnsweredQuesti
 # ---------------------------------------------------------------------------------------------------------------- jobs
 
 
-def _job(job_id: str) -> Mapping[str, str]:
+def _name_job(job_id: str) -> Mapping[str, str]:
     return {"job_id": job_id}
 
 
@@ -372,7 +381,7 @@ def job(job_id: str) -> ApiRequest[JobInFull]:
     """A job."""
     from hermes_worker.schemas.jobs import JobInFull
 
-    return build_get("/api/jobs/{job_id}", make_reader(JobInFull, "job"), _job(job_id))
+    return build_get("/api/jobs/{job_id}", make_reader(JobInFull, "job"), _name_job(job_id))
 
 
 def create_job(
@@ -390,19 +399,19 @@ def change_job(job_id: str, **fields: Any) -> ApiRequest[JobObject]:
     from hermes_worker.schemas.jobs import JobObject
 
     read = make_reader(JobObject, "job")
-    return ApiRequest(method="PATCH", template="/api/jobs/{job_id}", read=read, names=_job(job_id), body=fields)
+    return ApiRequest(method="PATCH", template="/api/jobs/{job_id}", read=read, names=_name_job(job_id), body=fields)
 
 
 def remove_job(job_id: str) -> ApiRequest[None]:
     """Delete a job; its history is kept."""
-    return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=read_nothing, names=_job(job_id))
+    return ApiRequest(method="DELETE", template="/api/jobs/{job_id}", read=read_nothing, names=_name_job(job_id))
 
 
 def pause_job(job_id: str, *, reason: str | None = None) -> ApiRequest[JobObject]:
     """Pause a job: nothing comes due until it is resumed. ``reason`` is for people who look at it."""
     from hermes_worker.schemas.jobs import JobObject
 
-    request = build_post("/api/jobs/{job_id}/pause", make_reader(JobObject, "job"), _job(job_id))
+    request = build_post("/api/jobs/{job_id}/pause", make_reader(JobObject, "job"), _name_job(job_id))
     return replace(request, params={"reason": reason})
 
 
@@ -410,14 +419,14 @@ def resume_job(job_id: str) -> ApiRequest[JobObject]:
     """Resume a job with its next slot."""
     from hermes_worker.schemas.jobs import JobObject
 
-    return build_post("/api/jobs/{job_id}/resume", make_reader(JobObject, "job"), _job(job_id))
+    return build_post("/api/jobs/{job_id}/resume", make_reader(JobObject, "job"), _name_job(job_id))
 
 
 def run_job(job_id: str) -> ApiRequest[JobObject]:
     """Make a job due now."""
     from hermes_worker.schemas.jobs import JobObject
 
-    return build_post("/api/jobs/{job_id}/run", make_reader(JobObject, "job"), _job(job_id))
+    return build_post("/api/jobs/{job_id}/run", make_reader(JobObject, "job"), _name_job(job_id))
 
 
 def job_history(job_id: str, *, limit: int = 50, before: float | None = None) -> ApiRequest[list[FiringObject]]:
@@ -425,7 +434,7 @@ def job_history(job_id: str, *, limit: int = 50, before: float | None = None) ->
     from hermes_worker.schemas.jobs import FiringObject
 
     read = make_reader(list[FiringObject], "firings")
-    return build_get("/api/jobs/{job_id}/history", read, _job(job_id), limit=limit, before=before)
+    return build_get("/api/jobs/{job_id}/history", read, _name_job(job_id), limit=limit, before=before)
 
 
 def coming_slots(*, days: float = 7.0, limit: int = 200) -> ApiRequest[list[SlotObject]]:
@@ -446,30 +455,30 @@ def job_sheet(job_id: str, *, slots: int = 0) -> ApiRequest[FullJobSheet]:
     """A job as ``job_sheets`` lists it, with as many of its next slots as ``slots`` says, at most 100."""
     from hermes_worker.schemas.jobs import FullJobSheet
 
-    return build_get("/v1/job-sheets/{job_id}", make_reader(FullJobSheet), _job(job_id), slots=slots)
+    return build_get("/v1/job-sheets/{job_id}", make_reader(FullJobSheet), _name_job(job_id), slots=slots)
 
 
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-def _session(session_id: str) -> Mapping[str, str]:
+def _name_session(session_id: str) -> Mapping[str, str]:
     return {"session_id": session_id}
 
 
 def sessions(**filters: Any) -> ApiRequest[Portion[SessionObject]]:
-    """Sessions, newest first, page after page; ``filters``: ``source``, ``include_children``,
+    """Sessions, those with the newest activity first, page after page; ``filters``: ``source``, ``include_children``,
     ``before``, ``title``, ``archived``."""
     from hermes_worker.schemas.sessions import SessionObject
 
     request = build_get("/api/sessions", read_nothing, **{"limit": 50, **filters})
-    return build_list_request(request, SessionObject, "data", make_pager("before", "id"))
+    return build_list_request(request, SessionObject, "data", find_cursor)
 
 
 def session(session_id: str) -> ApiRequest[SessionObject]:
     """A session, with the totals of its runs."""
     from hermes_worker.schemas.sessions import SessionObject
 
-    return build_get("/api/sessions/{session_id}", make_reader(SessionObject, "session"), _session(session_id))
+    return build_get("/api/sessions/{session_id}", make_reader(SessionObject, "session"), _name_session(session_id))
 
 
 def search_sessions(query: str, **filters: Any) -> ApiRequest[FoundMessages]:
@@ -485,7 +494,7 @@ def session_lineage(session_id: str) -> ApiRequest[list[SessionObject]]:
     from hermes_worker.schemas.sessions import SessionObject
 
     template = "/api/sessions/{session_id}/lineage"
-    return build_get(template, make_reader(list[SessionObject], "data"), _session(session_id))
+    return build_get(template, make_reader(list[SessionObject], "data"), _name_session(session_id))
 
 
 def create_session(*, idempotency_key: str | None = None, **fields: Any) -> ApiRequest[SessionObject]:
@@ -504,7 +513,7 @@ def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionObject]:
         method="PATCH",
         template="/api/sessions/{session_id}",
         read=make_reader(SessionObject, "session"),
-        names=_session(session_id),
+        names=_name_session(session_id),
         body=fields,
     )
 
@@ -512,7 +521,7 @@ def change_session(session_id: str, **fields: Any) -> ApiRequest[SessionObject]:
 def remove_session(session_id: str) -> ApiRequest[None]:
     """Delete a session with its runs and what they delegated."""
     return ApiRequest(
-        method="DELETE", template="/api/sessions/{session_id}", read=read_nothing, names=_session(session_id)
+        method="DELETE", template="/api/sessions/{session_id}", read=read_nothing, names=_name_session(session_id)
     )
 
 
@@ -520,7 +529,7 @@ def messages(session_id: str, *, after: int = 0) -> ApiRequest[Portion[MessageOb
     """The transcript, oldest first, page after page."""
     from hermes_worker.schemas.sessions import MessageObject
 
-    request = build_get("/api/sessions/{session_id}/messages", read_nothing, _session(session_id), after=after)
+    request = build_get("/api/sessions/{session_id}/messages", read_nothing, _name_session(session_id), after=after)
     return build_list_request(request, MessageObject, "data", make_pager("after", "id"))
 
 
@@ -529,7 +538,9 @@ def fork_session(session_id: str, *, idempotency_key: str | None = None, **field
     from hermes_worker.schemas.sessions import SessionObject
 
     read = make_reader(SessionObject, "session")
-    return build_post("/api/sessions/{session_id}/fork", read, _session(session_id), body=fields, key=idempotency_key)
+    return build_post(
+        "/api/sessions/{session_id}/fork", read, _name_session(session_id), body=fields, key=idempotency_key
+    )
 
 
 def import_session(session: Mapping[str, Any], *, idempotency_key: str | None = None) -> ApiRequest[SessionObject]:
@@ -546,7 +557,9 @@ def compress_session(session_id: str, *, focus: str = "", idempotency_key: str |
     it; its output is the summary."""
     body = {"focus": focus} if focus else {}
     read = make_reader(str, "run_id")
-    return build_post("/api/sessions/{session_id}/compress", read, _session(session_id), body=body, key=idempotency_key)
+    return build_post(
+        "/api/sessions/{session_id}/compress", read, _name_session(session_id), body=body, key=idempotency_key
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- the installation

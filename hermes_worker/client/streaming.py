@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hermes_worker.client.events import Event, RunEnded, parse_event
+from hermes_worker.client.events import RunEnded
 from hermes_worker.client.exchange import build_refusal
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.operation import ApiAnswer, ApiRequest
@@ -51,9 +51,9 @@ class EventParser:
                 raise ValueError("a line of the stream has no end")
             if newline:
                 line, self._parts, self._bytes = b"".join(self._parts), [], 0
-                yield from self._line(line.removesuffix(b"\r").decode("utf-8", "replace"))
+                yield from self._feed_line(line.removesuffix(b"\r").decode("utf-8", "replace"))
 
-    def _line(self, line: str) -> Iterator[ToldEvent]:
+    def _feed_line(self, line: str) -> Iterator[ToldEvent]:
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if line == _CLOSED:
@@ -125,11 +125,3 @@ class Resumption(Generic[E]):
         if self._clock() >= self._give_up_at:
             raise UnavailableError(f"{self._request(self.last_id).path} cannot be followed: {reason}")
         return _RECONNECT_AFTER_S
-
-
-def read_typed(told: ToldEvent) -> Event:
-    return parse_event(told.document)
-
-
-def read_untyped(told: ToldEvent) -> ToldEvent:
-    return told

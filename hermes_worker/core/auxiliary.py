@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 REQUEST_CHARS_MAX = 6_000_000
 """The most characters of one question: an image of the largest size (``images.ENCODED_CHARS_MAX``) and the text beside
@@ -61,7 +61,7 @@ class AuxiliaryQuestion:
 
     def to_json(self) -> str:
         """Dump everything except the task, which is stored in its own column."""
-        return canonical_json(
+        return dump_canonical_json(
             {
                 "messages": list(self.messages),
                 "output_tokens_max": self.output_tokens_max,
@@ -71,7 +71,7 @@ class AuxiliaryQuestion:
 
     @classmethod
     def from_json(cls, task: AuxTask, text: str) -> AuxiliaryQuestion:
-        """Raises ``ValueError`` or ``KeyError`` for a text that ``to_json`` did not write."""
+        """Parse a stored question. Raises ``ValueError`` or ``KeyError`` for a text that ``to_json`` did not write."""
         stored = json.loads(text)
         return cls(
             task=task,

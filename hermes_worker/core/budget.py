@@ -96,7 +96,7 @@ def decide_reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts |
     use is settled after the call. Every level leaves one model call, and one twentieth of tokens and money, to each
     level above it, so that every parent can still answer.
     """
-    expected = _average_of(own) or _average_of(budget.spent) or Amounts()
+    expected = _compute_average(own) or _compute_average(budget.spent) or Amounts()
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     refused_by = _find_shortage(budget, expected, depth=depth)
     if refused_by is Dimension.TOKENS:
@@ -113,7 +113,7 @@ def decide_reservation(budget: Budget, own: Amounts, *, depth: int) -> Amounts |
 def decide_auxiliary_refusal(budget: Budget, own: Amounts, *, depth: int) -> Dimension | None:
     """Decide which dimension refuses a run at ``depth`` an auxiliary call, because less is left than its calls take on
     average; ``None`` when the call is allowed. Iterations do not matter, since an auxiliary call is none."""
-    return _find_shortage(budget, _average_of(own) or _average_of(budget.spent) or Amounts(), depth=depth)
+    return _find_shortage(budget, _compute_average(own) or _compute_average(budget.spent) or Amounts(), depth=depth)
 
 
 def _find_shortage(budget: Budget, expected: Amounts, *, depth: int) -> Dimension | None:
@@ -130,7 +130,7 @@ def _find_shortage(budget: Budget, expected: Amounts, *, depth: int) -> Dimensio
 def find_lacking_dimension(budget: Budget, *, calls: int) -> Dimension | None:
     """Find the dimension that has no room for ``calls`` more model calls of average size; ``None`` when there is
     room."""
-    each = _average_of(budget.spent) or Amounts()
+    each = _compute_average(budget.spent) or Amounts()
     limits, spent, reserved = budget.limits, budget.spent, budget.reserved
     if not _fits(limits.tokens, spent.tokens + reserved.tokens, each.tokens * calls, 0):
         return Dimension.TOKENS
@@ -142,7 +142,7 @@ def find_lacking_dimension(budget: Budget, *, calls: int) -> Dimension | None:
     return Dimension.ITERATIONS if spent.iterations + reserved.iterations + calls > limits.iterations else None
 
 
-def _average_of(used: Amounts) -> Amounts | None:
+def _compute_average(used: Amounts) -> Amounts | None:
     if not used.iterations:
         return None
     return Amounts(tokens=used.tokens // used.iterations, nano_usd=used.nano_usd // used.iterations)
@@ -237,8 +237,8 @@ _UNITS = {
 
 
 def _format_amount(use: LimitUse, amount: int) -> str:
-    return f"{usd_of(amount):.4f}" if use.dimension is Dimension.COST else str(amount)
+    return f"{to_usd(amount):.4f}" if use.dimension is Dimension.COST else str(amount)
 
 
-def usd_of(nano_usd: int) -> Decimal:
+def to_usd(nano_usd: int) -> Decimal:
     return Decimal(nano_usd).scaleb(-9)

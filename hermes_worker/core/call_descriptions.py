@@ -1,7 +1,7 @@
 """Describe the arguments of a tool call in words, on one line: what the API, the terminal and the page show. Pure.
 
 Each tool of ours has a row that says which arguments matter, or a function of its own. Other tools get ``name=value``
-pairs. The text is not redacted and may hold invisible characters; whoever shows it cleans it.
+pairs. The text is not redacted and may hold invisible characters; the caller that shows it cleans it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ one. Chats without a rule belong to the default tenant.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,13 +43,13 @@ class ChatRules:
 
     def find_owner(self, account: str, chat: str) -> ChatOwner:
         """Find the owner of a chat. A rule for the chat wins over one for all chats of the account."""
-        found = self._by_place()
+        found = self._index_by_place()
         return found.get(f"{account}/{chat}") or found.get(f"{account}/{EVERY_CHAT}") or ChatOwner()
 
     def find_owner_of_account(self, account: str) -> ChatOwner:
         return self.find_owner(account, EVERY_CHAT)
 
-    def _by_place(self) -> Mapping[str, ChatOwner]:
+    def _index_by_place(self) -> Mapping[str, ChatOwner]:
         found: dict[str, ChatOwner] = {}
         for rule in self.rules:
             place, _, whose = rule.rpartition("=")
@@ -84,3 +84,23 @@ def select_account_values(values: Mapping[str, str], name: str, secrets: Collect
     shared = {key: value for key, value in values.items() if key.endswith("_URL") and key not in secrets}
     own = {key.removesuffix(ending): value for key, value in values.items() if key.endswith(ending)}
     return {**shared, **own}
+
+
+def is_meant(entry: str, *, ids: Iterable[str], name: str = "") -> bool:
+    """Whether an entry of an operator's list means the person with these ``ids``, who chose the user name ``name``.
+    ``@ada`` is a name and ``4242`` an id. A word without ``@`` is also a name where the platform's ids look different,
+    so a person cannot be admitted by choosing another person's id as a name."""
+    word, known = entry.casefold(), {each.casefold() for each in ids if each}
+    if word in known:
+        return True
+    bare = word.removeprefix("@")
+    is_name = bool(name) and bare == name.casefold().removeprefix("@")
+    if word.startswith("@"):
+        # IRC and some others give only a name, for which the network vouches.
+        return is_name or (not name and bare in known and not bare.isdigit())
+    # Ids of Matrix begin with ``@``; rules for persons omit it.
+    return f"@{word}" in known or (is_name and not _looks_like_id(word, known))
+
+
+def _looks_like_id(word: str, known: Iterable[str]) -> bool:
+    return word.lstrip("+-").isdigit() or any(len(word) == len(each) for each in known if not each.isdigit())

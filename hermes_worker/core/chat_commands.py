@@ -14,8 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, EVERY_CHAT
-from hermes_worker.core.inbound import is_meant
+from hermes_worker.core.chat_accounts import ACCOUNT_PATTERN, EVERY_CHAT, is_meant
 from hermes_worker.core.messages import Role
 from hermes_worker.core.slash_commands import SLASH_COMMANDS
 from hermes_worker.core.sources import CHAT_SOURCE, GUEST_SOURCE

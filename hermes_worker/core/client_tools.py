@@ -45,7 +45,7 @@ class ClientCallId:
 
     @classmethod
     def parse(cls, text: str) -> ClientCallId:
-        """Raises ``ValueError`` for what ``str`` of one does not give."""
+        """Parse an id that ``str`` wrote. Raises ``ValueError`` for any other text."""
         match = _CALL_ID.fullmatch(text)
         if match is None:
             raise ValueError("not the id of a call")

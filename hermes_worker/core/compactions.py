@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.messages import Message, Role, build_user_body, dump_canonical_json
 from hermes_worker.core.pruning import shorten_results
 
 _MARK = '{"_compacted":'
@@ -87,7 +87,7 @@ def append_context(rows: Sequence[Message], context: str) -> Sequence[Message]:
     said = body.get("content")
     more = {"type": "text", "text": context}
     body["content"] = [*said, more] if isinstance(said, list) else f"{said or ''}\n\n{context}".strip()
-    return [*rows[:at], replace(rows[at], body=canonical_json(body)), *rows[at + 1 :]]
+    return [*rows[:at], replace(rows[at], body=dump_canonical_json(body)), *rows[at + 1 :]]
 
 
 def _restore_context(rows: Sequence[Message], reply: Message) -> Sequence[Message]:
@@ -95,7 +95,7 @@ def _restore_context(rows: Sequence[Message], reply: Message) -> Sequence[Messag
     body = json.loads(reply.body)
     context = str(body.pop(CONTEXT_FIELD))
     before = append_context(rows[: reply.seq - 1], context)
-    return [*before, replace(reply, body=canonical_json(body)), *rows[reply.seq :]]
+    return [*before, replace(reply, body=dump_canonical_json(body)), *rows[reply.seq :]]
 
 
 def read_kept_context(reply: Message) -> str:
@@ -126,12 +126,12 @@ def _is_decision(row: Message) -> bool:
 def build_request_body(focus: str) -> str:
     """Build the row with which a person asks for a summary, with special attention to ``focus``."""
     content = f"/compress {focus}".strip()
-    return canonical_json({"_compacted": {"asked": True, "focus": focus}, "content": content, "role": "user"})
+    return dump_canonical_json({"_compacted": {"asked": True, "focus": focus}, "content": content, "role": "user"})
 
 
 def build_outcome_body(text: str) -> str:
     """Build the row that says why such a request changed nothing."""
-    return canonical_json({"_compacted": {"asked": False}, "content": text, "role": "user"})
+    return dump_canonical_json({"_compacted": {"asked": False}, "content": text, "role": "user"})
 
 
 def parse_requested_focus(rows: Sequence[Message]) -> str | None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from hermes_worker.core.json_values import parse_object
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 DEFERRED_KEY: Final = "_deferred"
 """Marks a stored definition that models are not sent."""
@@ -39,7 +39,7 @@ def exceeds_share(definitions: Sequence[str], window: int | None) -> bool:
 
 def mark_deferred(definition: str) -> str:
     """Mark a stored definition as deferred."""
-    return canonical_json({**json.loads(definition), DEFERRED_KEY: True})
+    return dump_canonical_json({**json.loads(definition), DEFERRED_KEY: True})
 
 
 def list_deferred_functions(tools: str) -> tuple[dict[str, Any], ...]:
@@ -52,10 +52,10 @@ def list_deferred_functions(tools: str) -> tuple[dict[str, Any], ...]:
 
 @lru_cache(maxsize=64)
 def select_shown_definitions(tools: str) -> str:
-    """The stored definitions of a session without the deferred ones."""
+    """Select the stored tool definitions of a session that a model is shown at once: all but the deferred tools'."""
     if _MARK not in tools:
         return tools
-    return canonical_json([one for one in json.loads(tools) if DEFERRED_KEY not in one])
+    return dump_canonical_json([one for one in json.loads(tools) if DEFERRED_KEY not in one])
 
 
 def unwrap_call(arguments: str) -> tuple[str, str] | None:
@@ -66,7 +66,7 @@ def unwrap_call(arguments: str) -> tuple[str, str] | None:
     if not isinstance(name, str) or not name:
         return None
     given = said.get("arguments")
-    return name, given if isinstance(given, str) else canonical_json({} if given is None else given)
+    return name, given if isinstance(given, str) else dump_canonical_json({} if given is None else given)
 
 
 def find_written_arguments(function: Mapping[str, Any], name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hermes_worker.core.budget import Budget, BudgetMode, find_lacking_dimension, get_unit
 from hermes_worker.core.json_values import read_stripped_text
-from hermes_worker.core.messages import Usage, canonical_json
+from hermes_worker.core.messages import Usage, dump_canonical_json
 from hermes_worker.core.run import ExitReason, RunStatus
 
 DELEGATE_TOOL = "delegate_task"
@@ -159,7 +159,7 @@ def explain_background_refusal(budget: Budget, *, turns: int, turns_max: int, is
 
 def build_refusal_note(refusal: str) -> str:
     """The result of a call that was refused to delegate."""
-    return canonical_json({"error": refusal})
+    return dump_canonical_json({"error": refusal})
 
 
 def derive_delegation_id(call_key: str) -> str:
@@ -173,7 +173,7 @@ _GOAL_CHARS = 200
 
 def build_dispatch_note(call_key: str, tasks: Sequence[ChildTask]) -> str:
     """The result of a call whose children work in the background."""
-    return canonical_json(
+    return dump_canonical_json(
         {
             "status": "dispatched",
             "mode": "background",
@@ -242,7 +242,7 @@ def build_report(outcomes: Sequence[ChildOutcome]) -> str:
     chars = compute_summary_chars(len(outcomes))
     results = [_build_entry(outcome, chars, has_trace=len(outcomes) <= _TRACE_CHILDREN_MAX) for outcome in outcomes]
     longest = max((outcome.duration_s for outcome in outcomes), default=0.0)
-    return canonical_json({"results": results, "total_duration_seconds": round(longest, 2)})
+    return dump_canonical_json({"results": results, "total_duration_seconds": round(longest, 2)})
 
 
 def compute_summary_chars(children: int) -> int:

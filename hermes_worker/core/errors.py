@@ -56,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """The meaning of a failure, and the remedies it admits. ``retry.decide`` chooses among them."""
+    """The meaning of a failure, and the remedies it admits. ``retry.decide_remedy`` chooses among them."""
 
     kind: FailureKind
     is_retryable: bool = True

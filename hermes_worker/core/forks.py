@@ -7,13 +7,19 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 FORK_KEY: Final = "fork"
 """The key of the session document that holds ``ForkTerms``."""
-EVALUATION_SOURCE: Final = "evaluation"
-"""The source of runs whose effects are recorded or refused: no production, so nothing outside them counts or hears of
-them."""
+
+GRADES_KEY: Final = "grades"
+"""The key of the session document that holds what graders found of the answer of a replayed run, by their names."""
+FORK_TAG: Final = "fork"
+"""The tag of an evaluation that is part of no replay: somebody made it to look at it."""
+REPLAY_TAG: Final = "replay:"
+"""The beginning of the tag that the runs of one replay bear; its name follows."""
+REPLAY_FORM: Final = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,55}$"
+"""The names of replays, as a regular expression: with ``REPLAY_TAG`` they are tags."""
 
 
 class ForkTools(StrEnum):
@@ -63,7 +69,7 @@ class ForkTerms:
     match: ForkMatch
 
     def to_json(self) -> str:
-        return canonical_json(asdict(self))
+        return dump_canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> ForkTerms:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from hermes_worker.core.chat_accounts import is_meant
 from hermes_worker.core.chat_buttons import WAIT_DIGITS_MAX
 from hermes_worker.core.chat_commands import ChatCommand, ChatRole
 from hermes_worker.core.client_tools import IS_CLIENTS
@@ -31,7 +32,6 @@ from hermes_worker.core.inbound import (
     InboundCommand,
     InboundMessage,
     InboundSender,
-    is_meant,
 )
 from hermes_worker.core.invisible_characters import show_invisible
 from hermes_worker.core.questions import Question
@@ -228,7 +228,7 @@ def join_texts(waiting: str, text: str) -> str | None:
 
 def render_question(question: Question, wait_id: int | None = None) -> str | None:
     """Render a question of an agent as a message to its chat, without the line that says how to answer
-    (``answer_binding.code_line``); ``None`` for one that no person answers."""
+    (``answer_binding.format_code_line``); ``None`` for one that no person answers."""
     request = question.request
     if question.kind is WaitKind.APPROVAL:
         return render_for_chat(request, wait_id)
@@ -274,7 +274,7 @@ class HashedCode:
 
 
 def create_code() -> tuple[str, HashedCode]:
-    """Create a pairing code, and what is stored of it."""
+    """Create a pairing code. Returns the code to show, and the salted hash to store in its place."""
     code = "".join(secrets.choice(CODE_SIGNS) for _ in range(CODE_CHARS))
     salt = secrets.token_hex(16)
     return code, HashedCode(salt=salt, hash=_hash_code(salt, code))

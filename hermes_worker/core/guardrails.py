@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from hermes_worker.core.compactions import is_compaction
-from hermes_worker.core.json_values import parse_json
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.json_values import parse_json, read_count
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 
 GUARD_FIELD = "_guard"
 """Field of a stored reply: the precedent of its calls by position, where there is one. Never sent to a provider."""
@@ -26,7 +26,8 @@ _ITERATIONS_BACK = 24
 """How many iterations back calls are looked at; all limits are smaller."""
 _ARGUMENTS_COMPARED_CHARS = 4_096
 """Longer arguments are compared as they were written."""
-_REMEMBERED_CHARS_MAX = 8_192
+_REMEMBERED_CHARS_MAX = 16_384
+"""Larger replies with their results are read each time."""
 _NOTE = "\n\n[Guardrail: "
 _HALT = "This turn ends here."
 
@@ -102,9 +103,9 @@ def parse_precedent(document: object) -> Precedent:
         return NO_PRECEDENT
     digest = document.get("digest")
     return Precedent(
-        exact_failures=_parse_count(document.get("exact")),
-        tool_failures=_parse_count(document.get("tool")),
-        repeats=_parse_count(document.get("repeats")),
+        exact_failures=read_count(document.get("exact")),
+        tool_failures=read_count(document.get("tool")),
+        repeats=read_count(document.get("repeats")),
         digest=digest if isinstance(digest, str) else "",
     )
 
@@ -139,7 +140,7 @@ def format_block(name: str, pattern: GuardPattern, precedent: Precedent) -> str:
     count = precedent.exact_failures if pattern is GuardPattern.EXACT_FAILURE else precedent.repeats
     what = "failed" if pattern is GuardPattern.EXACT_FAILURE else "brought the same result"
     said = f"{name} was not run: the same call {what} {count} times in a row. {_HALT}"
-    return canonical_json({"error": said, "guardrail": {"action": "block", "code": pattern.value, "count": count}})
+    return dump_canonical_json({"error": said, "guardrail": {"action": "block", "code": pattern.value, "count": count}})
 
 
 def append_remark(
@@ -225,25 +226,23 @@ def _list_past_calls(rows: Sequence[Message], names: Collection[str]) -> Iterato
     """Yield the turn's calls of the tools ``names``, the oldest first."""
     turn, marks = _list_newest_replies(rows), tuple(f'"name":{json.dumps(name)}' for name in names)
     for asked, told in turn:
-        if not any(mark in asked.body for mark in marks):
-            continue
-        calls = [call for call in _list_calls(asked.body) if call[1] in names]
-        wanted = {call[0] for call in calls}
-        results = {result.key: result for result in (_load_result(row.body) for row in told) if result.key in wanted}
-        for key, name, signature in calls:
-            if key in results:
-                yield _PastCall(name=name, signature=signature, result=results[key])
+        if any(map(asked.__contains__, marks)):
+            is_small = sum(map(len, told), len(asked)) <= _REMEMBERED_CHARS_MAX
+            answered = (_read_answered_calls if is_small else _read_answered_calls.__wrapped__)(asked, told)
+            yield from [call for call in answered if call.name in names]
 
 
-def _list_newest_replies(rows: Sequence[Message]) -> list[tuple[Message, list[Message]]]:
-    """The last replies of the turn, each with the rows of its results."""
-    found: list[tuple[Message, list[Message]]] = []
-    told: list[Message] = []
+def _list_newest_replies(rows: Sequence[Message]) -> list[tuple[str, tuple[str, ...]]]:
+    """The last replies of the turn, each with its results, as the bodies of their rows."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    told: list[str] = []
+    tool, assistant = Role.TOOL, Role.ASSISTANT
     for row in reversed(rows):
-        if row.role is Role.TOOL:
-            told.append(row)
-        elif row.role is Role.ASSISTANT:
-            found.append((row, told))
+        role = row.role
+        if role is tool:
+            told.append(row.body)
+        elif role is assistant:
+            found.append((row.body, tuple(told)))
             told = []
             if len(found) == _ITERATIONS_BACK:
                 break
@@ -273,31 +272,29 @@ def _build_precedent(past: Sequence[_PastCall], name: str, signature: str, *, is
     return Precedent(exact_failures=exact, tool_failures=same, repeats=repeats, digest=digest)
 
 
-def _list_calls(body: str) -> Sequence[tuple[str, str, str]]:
-    """Id, name and signature of the calls of a reply's row."""
-    return _read_calls(body) if len(body) <= _REMEMBERED_CHARS_MAX else _read_calls.__wrapped__(body)
-
-
 @lru_cache(maxsize=2_048)
-def _read_calls(body: str) -> Sequence[tuple[str, str, str]]:
-    calls = json.loads(body).get("tool_calls") or ()
-    return tuple((str(call["id"]), *_identify_call(call["function"])) for call in calls)
+def _read_answered_calls(asked: str, told: Sequence[str]) -> Sequence[_PastCall]:
+    """The calls of a reply that have their results, in the order of the reply; ``asked`` and ``told`` are the bodies of
+    the rows. Cached, because each model call of a turn looks at the replies before it."""
+    results = {result.key: result for result in map(_read_result, told)}
+    return tuple(
+        _PastCall(name=name, signature=signature, result=results[key])
+        for key, name, signature in map(_read_call, json.loads(asked).get("tool_calls") or ())
+        if key in results
+    )
 
 
-def _identify_call(function: Mapping[str, Any]) -> tuple[str, str]:
+def _read_call(call: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The id, the name and the signature of a call."""
+    function = call["function"]
     name = str(function.get("name"))
-    return name, _build_signature(name, str(function.get("arguments")))
+    return str(call["id"]), name, _build_signature(name, str(function.get("arguments")))
 
 
-def _load_result(body: str) -> _PastResult:
-    return _read_result(body) if len(body) <= _REMEMBERED_CHARS_MAX else _read_result.__wrapped__(body)
-
-
-@lru_cache(maxsize=2_048)
 def _read_result(body: str) -> _PastResult:
     row = json.loads(body)
     text = row.get("content")
-    text = text if isinstance(text, str) else canonical_json(text)
+    text = text if isinstance(text, str) else dump_canonical_json(text)
     return _PastResult(key=str(row.get("tool_call_id")), has_failed=has_failed(text), digest=_compute_digest(text))
 
 
@@ -305,7 +302,7 @@ def _build_signature(name: str, arguments: str) -> str:
     """A text that is equal for calls that ask for the same, however their arguments are spaced and ordered."""
     if len(arguments) <= _ARGUMENTS_COMPARED_CHARS:
         try:
-            arguments = canonical_json(json.loads(arguments))
+            arguments = dump_canonical_json(json.loads(arguments))
         except (ValueError, RecursionError):
             pass  # arguments that are not JSON are compared as text
     return f"{name} {_compute_digest(arguments)}"
@@ -334,7 +331,3 @@ def _find_halt_in(reply: str, results: Mapping[str, str], rules: GuardrailRules)
         if has_failed(said) and precedent.tool_failures + 1 >= rules.stop_after.same_tool_failure:
             return f"{name} failed {precedent.tool_failures + 1} times in a row"
     return None
-
-
-def _parse_count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 _MARK = "/./"
 SAID = "said"
@@ -28,7 +28,7 @@ def to_stored(path: str, homes: Sequence[str]) -> str:
     """Convert ``path`` to the form in rows. ``homes`` are the spellings of the home's path, the one in use first."""
     while _MARK in path:
         path = path.replace(_MARK, "/")
-    below = relative_to_home(path, homes)
+    below = find_path_in_home(path, homes)
     return path if below is None else f"{homes[0]}{_MARK}{below}"
 
 
@@ -39,7 +39,7 @@ def from_stored(stored: str, homes: Sequence[str]) -> str:
     return f"{homes[0] if homes else before}/{below}" if mark else stored
 
 
-def relative_to_home(path: str, homes: Sequence[str]) -> str | None:
+def find_path_in_home(path: str, homes: Sequence[str]) -> str | None:
     """``path`` relative to the home; ``None`` for one that is not below it."""
     parts = path.split("/")
     for home in homes:
@@ -57,7 +57,7 @@ def to_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
     if (said := document.pop(SAID, None)) is not None and _MARK in stored:
         below = stored.partition(_MARK)[2]
         stored = f"{said.removesuffix(f'/{below}')}{_MARK}{below}"
-    return text if stored == path and said is None else canonical_json({**document, field: stored})
+    return text if stored == path and said is None else dump_canonical_json({**document, field: stored})
 
 
 def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
@@ -71,7 +71,7 @@ def from_stored_document(text: str, field: str, homes: Sequence[str]) -> str:
     document[field] = from_stored(stored, homes)
     if field == WORKSPACE_ROOT and (said := from_stored(stored, ())) != document[field]:
         document[SAID] = said
-    return canonical_json(document)
+    return dump_canonical_json(document)
 
 
 def strip_said(workspace: str) -> str:
@@ -80,12 +80,12 @@ def strip_said(workspace: str) -> str:
         return workspace
     document = json.loads(workspace)
     document.pop(SAID, None)
-    return canonical_json(document)
+    return dump_canonical_json(document)
 
 
 def is_shared_with_copies(kind: str, root: str, homes: Sequence[str]) -> bool:
     """Whether a workspace is outside the home, so that a copy of the home works in the same one."""
-    return kind != _LOCAL or relative_to_home(root, homes) is None
+    return kind != _LOCAL or find_path_in_home(root, homes) is None
 
 
 def find_former_home(root: str, tenant: str, session_id: str) -> str | None:

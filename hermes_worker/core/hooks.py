@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hermes_worker.core.json_values import read_mapping, read_stripped_text, read_text
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run_events import RunEventName
 
 __all__ = [
@@ -285,7 +285,7 @@ def _parse_call_answer(value: object) -> HookAnswer:
     if action == "approve":
         return Approve(reason=reason or "a hook wants somebody to look at it", rule=read_text(answer.get("rule_key")))
     if not action and isinstance(answer.get("args"), dict):
-        return ReplaceArguments(arguments=_clean(canonical_json(answer["args"])))
+        return ReplaceArguments(arguments=_clean(dump_canonical_json(answer["args"])))
     return InvalidHookAnswer(why="its answer to pre_tool_call must be {action, message} or {args}")
 
 

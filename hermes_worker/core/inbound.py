@@ -7,7 +7,7 @@ account, so an event that a platform sends again is recognised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -62,26 +62,6 @@ class InboundSender:
     name: str = ""
     is_bot: bool = False
     """A program, or an automatic reply: it is never answered."""
-
-
-def is_meant(entry: str, *, ids: Iterable[str], name: str = "") -> bool:
-    """Whether an entry of an operator's list means the person with these ``ids``, who chose the user name ``name``.
-    ``@ada`` is a name and ``4242`` an id. A word without ``@`` is also a name where the platform's ids look different,
-    so a person cannot be admitted by choosing another person's id as a name."""
-    word, known = entry.casefold(), {each.casefold() for each in ids if each}
-    if word in known:
-        return True
-    bare = word.removeprefix("@")
-    is_name = bool(name) and bare == name.casefold().removeprefix("@")
-    if word.startswith("@"):
-        # IRC and some others give only a name, for which the network vouches.
-        return is_name or (not name and bare in known and not bare.isdigit())
-    # Ids of Matrix begin with ``@``; rules for persons omit it.
-    return f"@{word}" in known or (is_name and not _looks_like_id(word, known))
-
-
-def _looks_like_id(word: str, known: Iterable[str]) -> bool:
-    return word.lstrip("+-").isdigit() or any(len(word) == len(each) for each in known if not each.isdigit())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import parse_object, read_size, read_text
 from hermes_worker.core.media_kinds import PICTURES, MediaKind
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 FILES_MAX: Final = 20
 """The most files of one turn; further ones are not fetched, and the model is told how many."""
@@ -64,7 +64,7 @@ class FileOutcome:
     """Why there is no transcription."""
 
     def to_json(self) -> str:
-        return canonical_json(asdict(self))
+        return dump_canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> FileOutcome:
@@ -88,7 +88,7 @@ class SentFile:
 
 def dump_reference(media: MediaRef) -> str:
     """Dump the reference of a file for its row."""
-    return canonical_json(asdict(media))
+    return dump_canonical_json(asdict(media))
 
 
 def parse_reference(text: str) -> MediaRef:

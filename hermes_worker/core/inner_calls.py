@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 INNER_CALLS_MAX = 50
 """Tools a script may call."""
@@ -36,7 +36,7 @@ class InnerCall:
 
 def dump_calls(calls: Sequence[InnerCall]) -> str:
     """Dump inner calls for the row of the script's call."""
-    return canonical_json([[call.tool, call.about, call.has_ended] for call in calls])
+    return dump_canonical_json([[call.tool, call.about, call.has_ended] for call in calls])
 
 
 def parse_calls(text: str | None) -> tuple[InnerCall, ...]:
@@ -55,4 +55,4 @@ def append_begun(notice: str, calls: Sequence[InnerCall]) -> str:
     begun = [
         f"{call.tool} {call.about} ({'it had ended' if call.has_ended else 'nobody saw its end'})" for call in calls
     ]
-    return canonical_json({**json.loads(notice), "begun_by_the_script": begun})
+    return dump_canonical_json({**json.loads(notice), "begun_by_the_script": begun})

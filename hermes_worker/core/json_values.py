@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "parse_json",
     "parse_object",
+    "read_count",
     "read_epoch",
     "read_id",
     "read_list",
@@ -18,6 +19,7 @@ __all__ = [
     "read_size",
     "read_stripped_text",
     "read_text",
+    "require_count",
 ]
 
 
@@ -80,3 +82,16 @@ def read_epoch(value: object) -> float | None:
     except ValueError:
         return None
     return found.timestamp() if found.tzinfo is not None else None
+
+
+def read_count(value: object) -> int:
+    """Return a whole number above 0, and 0 for everything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def require_count(document: Mapping[str, object], name: str) -> int:
+    """Return a whole number of a document, 0 where it is not there. Raises ``ValueError`` for everything else."""
+    value = document.get(name, 0)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name!r} must be a number of 0 or more, not {value!r}")
+    return value

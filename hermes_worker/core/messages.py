@@ -34,7 +34,7 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-def canonical_json(value: object) -> str:
+def dump_canonical_json(value: object) -> str:
     """Compact JSON with sorted keys. Lone surrogates become U+FFFD, so that the result always encodes to UTF-8."""
     text = _CANONICAL.encode(value)
     return _SURROGATE.sub("\ufffd", text) if _has_surrogate(text) else text
@@ -188,14 +188,14 @@ def build_assistant_body(reply: ModelReply) -> str:
         row["content"] = ""
     if reply.reasoning:
         row["reasoning"] = reply.reasoning
-    return canonical_json(row)
+    return dump_canonical_json(row)
 
 
 def build_tool_body(tool_call_id: str, content: str) -> str:
     """Build the stored row of a tool's result."""
-    return canonical_json({"role": "tool", "tool_call_id": tool_call_id, "content": content})
+    return dump_canonical_json({"role": "tool", "tool_call_id": tool_call_id, "content": content})
 
 
 def build_user_body(content: object) -> str:
     """Build the stored row of a user's message: a string, or a list of content parts."""
-    return canonical_json({"role": "user", "content": content})
+    return dump_canonical_json({"role": "user", "content": content})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import CallStatus
 
-OUTCOME_UNKNOWN = canonical_json(
+OUTCOME_UNKNOWN = dump_canonical_json(
     {
         "status": "outcome_unknown",
         "error": (
@@ -15,10 +15,10 @@ OUTCOME_UNKNOWN = canonical_json(
         ),
     }
 )
-CANCELLED = canonical_json(
+CANCELLED = dump_canonical_json(
     {"status": "cancelled", "error": "Cancelled before it ran: the run was stopped. It had no effect."}
 )
-INTERRUPTED = canonical_json(
+INTERRUPTED = dump_canonical_json(
     {
         "status": "cancelled",
         "error": "Interrupted: the run was stopped while this was running. Part of its effect may remain.",

@@ -138,8 +138,8 @@ def is_wider(which: Overridable, above: object, wanted: object) -> bool:
             order = which.strictest_first
             return order.index(str(wanted)) > order.index(str(above))
         case Widening.LONGER:
-            return not _names(wanted) <= _names(above)
+            return not _collect_names(wanted) <= _collect_names(above)
 
 
-def _names(value: object) -> frozenset[object]:
+def _collect_names(value: object) -> frozenset[object]:
     return frozenset(value) if isinstance(value, (tuple, list)) else frozenset()

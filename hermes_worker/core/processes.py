@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 SPACING_S: Final = 15.0
 """Least seconds between two messages about the output of a process."""
@@ -19,6 +19,19 @@ PATTERNS_MAX: Final = 10
 PATTERN_CHARS_MAX: Final = 200
 _LINES_MAX: Final = 20
 _LINE_CHARS_MAX: Final = 500
+
+
+class ProcessRow(NamedTuple):
+    """A process as its session sees it. Times are epoch seconds by the database's clock."""
+
+    process_id: str
+    command: str
+    state: str
+    exit_code: int | None
+    has_terminal: int
+    started_at: float
+    ended_at: float | None
+    now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

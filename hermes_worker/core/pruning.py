@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from hermes_worker.core.json_values import parse_object
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 
 RESULT_CHARS = 200
 """A longer result is shown as one line."""
@@ -71,7 +71,7 @@ def _shorten_result(body: str, name: str, arguments: str) -> str:
     if len(text) <= RESULT_CHARS and not isinstance(row.get("content"), list):
         return body
     line = f"[{name or 'tool'}{_shorten(' ' + arguments, _CALL_CHARS) if arguments else ''}] {_describe_result(text)}"
-    short = canonical_json({**row, "content": line})
+    short = dump_canonical_json({**row, "content": line})
     return short if len(short) < len(body) else body
 
 
@@ -92,7 +92,7 @@ def _mark_repeated(row: Message) -> Message:
 
 @lru_cache(maxsize=1024)
 def _build_repeated_body(body: str) -> str:
-    return canonical_json({**json.loads(body), "content": "[the same result as that of a later call]"})
+    return dump_canonical_json({**json.loads(body), "content": "[the same result as that of a later call]"})
 
 
 def _find_newest_of_equals(rows: Sequence[Message], through: int) -> Mapping[str, int]:
@@ -101,7 +101,7 @@ def _find_newest_of_equals(rows: Sequence[Message], through: int) -> Mapping[str
     found: dict[str, int] = {}
     for row in rows:
         if row.seq <= through and row.role is Role.TOOL and len(row.body) > RESULT_CHARS:
-            found[_result_content(row.body)] = row.seq
+            found[_extract_result_content(row.body)] = row.seq
     return found
 
 
@@ -109,12 +109,12 @@ def _is_repeated(row: Message, newest: Mapping[str, int]) -> bool:
     is_long = row.role is Role.TOOL and len(row.body) > RESULT_CHARS
     return (
         is_long
-        and newest.get(_result_content(row.body), row.seq) != row.seq
-        and len(_result_content(row.body)) > RESULT_CHARS
+        and newest.get(_extract_result_content(row.body), row.seq) != row.seq
+        and len(_extract_result_content(row.body)) > RESULT_CHARS
     )
 
 
-def _result_content(body: str) -> str:
+def _extract_result_content(body: str) -> str:
     """The content of a tool's row: its body up to the id of the call, which canonical JSON has after the content."""
     return body.rpartition('"role":"tool"')[0]
 
@@ -146,7 +146,7 @@ def _shorten_arguments(body: str) -> str:
     if not isinstance(calls, list) or row.keys() - _PLAIN_ROW or any(call.keys() - _SIGNED_CALL for call in calls):
         return body
     shown = [{**call, "function": _shorten_function(call["function"])} for call in calls]
-    return body if shown == calls else canonical_json({**row, "tool_calls": shown})
+    return body if shown == calls else dump_canonical_json({**row, "tool_calls": shown})
 
 
 def _shorten_function(function: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,7 +155,7 @@ def _shorten_function(function: Mapping[str, Any]) -> Mapping[str, Any]:
         return function
     try:
         read = json.loads(arguments)
-        short = canonical_json(_shorten_texts(read))
+        short = dump_canonical_json(_shorten_texts(read))
     except (ValueError, RecursionError):
         return function
     return {**function, "arguments": short} if isinstance(read, dict) else function

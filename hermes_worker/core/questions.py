@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.client_tools import IS_CLIENTS
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import WaitKind
 
 APPROVED_KEY = "approved_patterns"
@@ -70,7 +70,7 @@ class Refusal:
 def build_denied_result(description: str, reason: str | None) -> str:
     """The result of a call that a person refused."""
     said = f" They said: {reason}" if reason else ""
-    return canonical_json(
+    return dump_canonical_json(
         {
             "status": "denied",
             "error": f"The user denied this command ({description}). It was not run. Do not try it again in any "
@@ -81,7 +81,7 @@ def build_denied_result(description: str, reason: str | None) -> str:
 
 def build_timeout_result(description: str) -> str:
     """The result of a call that was not approved in time."""
-    return canonical_json(
+    return dump_canonical_json(
         {
             "status": "denied",
             "error": f"Nobody approved this command ({description}) in time. It was not run. Do not try it again; "
@@ -99,12 +99,12 @@ def build_answer_result(request: Mapping[str, Any], choices: Sequence[str], answ
     if number.isdecimal() and len(number) < 4 and 1 <= int(number) <= len(choices):
         answer = choices[int(number) - 1]
     document = {"question": request.get("question", ""), "choices_offered": list(choices), "user_response": answer}
-    return canonical_json(document)
+    return dump_canonical_json(document)
 
 
 def build_unanswered_result(request: Mapping[str, Any], choices: Sequence[str]) -> str:
     """The result of a question that was not answered in time."""
-    return canonical_json(
+    return dump_canonical_json(
         {
             "question": request.get("question", ""),
             "choices_offered": list(choices),

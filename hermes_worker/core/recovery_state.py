@@ -8,12 +8,11 @@ the chain is in use. None of it is ever shown or stored as part of the conversat
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hermes_worker.core.json_values import read_text
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.json_values import read_text, require_count
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.recovery.reply_policy import ReplyCounters, build_document, parse_counters
 
 VERSION = 1
@@ -92,7 +91,7 @@ def dump_recovery_state(memory: RecoveryState) -> str | None:
         "forced_tools": list(memory.forced_tools),
         "context": memory.context,
     }
-    return canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
+    return dump_canonical_json({"version": VERSION, **{name: value for name, value in values.items() if value}})
 
 
 def parse_recovery_state(document: str | None) -> RecoveryState:
@@ -109,24 +108,17 @@ def parse_recovery_state(document: str | None) -> RecoveryState:
     known = {amendment.value for amendment in Amendment}
     return RecoveryState(
         counters=parse_counters(counters),
-        output_tokens_max=_parse_count(read, "output_tokens_max") or None,
-        summaries=_parse_count(read, "summaries"),
+        output_tokens_max=require_count(read, "output_tokens_max") or None,
+        summaries=require_count(read, "summaries"),
         amendments=frozenset(Amendment(name) for name in amendments if name in known),
-        image_side_px_max=_parse_count(read, "image_side_px_max"),
-        provider=_parse_count(read, "provider"),
-        compactions=_parse_count(read, "compactions"),
-        vain_compactions=_parse_count(read, "vain_compactions"),
-        shortened_from=_parse_count(read, "shortened_from"),
-        unsummarised=_parse_count(read, "unsummarised"),
-        window=_parse_count(read, "window"),
-        weight_percent=_parse_count(read, "weight_percent"),
+        image_side_px_max=require_count(read, "image_side_px_max"),
+        provider=require_count(read, "provider"),
+        compactions=require_count(read, "compactions"),
+        vain_compactions=require_count(read, "vain_compactions"),
+        shortened_from=require_count(read, "shortened_from"),
+        unsummarised=require_count(read, "unsummarised"),
+        window=require_count(read, "window"),
+        weight_percent=require_count(read, "weight_percent"),
         forced_tools=tuple(map(str, read.get("forced_tools", ()))),
         context=read_text(read.get("context")),
     )
-
-
-def _parse_count(document: Mapping[str, object], name: str) -> int:
-    value = document.get(name, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name!r} must be a number of 0 or more, not {value!r}")
-    return value

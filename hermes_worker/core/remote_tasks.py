@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 INTERVAL_S_MAX: Final = 60.0
 """Most seconds between two polls."""
@@ -61,9 +61,9 @@ class RemoteTask:
     def to_json(self) -> str:
         """Dump the task without empty fields, so that a worker of the version before can read it."""
         said = {name: getattr(self, name) for name in self.__slots__}
-        return canonical_json({name: value for name, value in said.items() if value is not None})
+        return dump_canonical_json({name: value for name, value in said.items() if value is not None})
 
     @classmethod
     def from_json(cls, text: str) -> RemoteTask:
-        """Raises ``ValueError``, ``TypeError`` for a text that ``to_json`` did not write."""
+        """Parse a stored task. Raises ``ValueError``, ``TypeError`` for a text that ``to_json`` did not write."""
         return cls(**json.loads(text))

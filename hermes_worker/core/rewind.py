@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 
@@ -35,7 +35,7 @@ class RecordedCall:
     arguments: str
     """JSON, as the call ran with it."""
     result: str = ""
-    """As the model read it; empty while there is none."""
+    """The result as the model read it; empty while there is none."""
     place: int
     """The number of the result's row in its transcript."""
     settled_at: float | None = None
@@ -66,7 +66,7 @@ class AskPerson:
     recorded: Sequence[RecordedCall]
 
 
-def effects_after(point: int, calls: Iterable[RecordedCall]) -> tuple[RecordedCall, ...]:
+def select_effects_after(point: int, calls: Iterable[RecordedCall]) -> tuple[RecordedCall, ...]:
     """Select the calls behind row ``point`` of the transcript that may have had an effect, in their order. What became
     of them does not count: a call that failed, or whose outcome is unknown, may have done its work."""
     return tuple(
@@ -107,7 +107,7 @@ def _normalise(arguments: str) -> str:
 def describe_outcome(call: RecordedCall) -> str:
     """Describe for the model the outcome that stands in for a call which was made before."""
     unknown = call.status is CallStatus.UNKNOWN or not call.result
-    return canonical_json(
+    return dump_canonical_json(
         {
             "already_done": "This very call was made before the conversation went back to an earlier point. "
             "It was not made again; this is what came of it then.",

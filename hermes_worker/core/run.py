@@ -129,7 +129,8 @@ class RunKind(StrEnum):
     REVIEW = "review"
     """It looks back at a conversation for what to remember."""
     EVALUATION = "evaluation"
-    """It repeats an ended run, without effects, to compare the answers (``core.forks``)."""
+    """It looks at the answer of another run, and says so by the tag ``evaluation``: it repeats that one as part of a
+    replay, or judges it."""
 
     @property
     def is_beside_work(self) -> bool:

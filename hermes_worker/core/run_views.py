@@ -4,22 +4,41 @@ them, the client returns them, and commands print them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from hermes_worker.core.budget import NANO, Amounts, Budget, Dimension
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import FailureKind
 from hermes_worker.core.hooks import HookCallState
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.priority import Priority
 from hermes_worker.core.run import CallStatus, ExitReason, RunKind, RunStatus, WaitKind, format_exit_reason
-from hermes_worker.core.sources import SessionLabel
+from hermes_worker.core.sources import EVALUATION_SOURCE, SessionLabel
 from hermes_worker.core.spec import RunNotes
 from hermes_worker.core.status_reason import StatusReason
 
 _OVERFLOWS = (FailureKind.CONTEXT_OVERFLOW, FailureKind.PAYLOAD_TOO_LARGE, FailureKind.LONG_CONTEXT_TIER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndeliveredView:
+    """A delivery of what a run said that did not arrive, or not yet at the first attempt."""
+
+    delivery_id: str
+    target: str
+    state: DeliveryState
+    attempts: int
+    not_before: float | None
+    """When it is tried again, in epoch seconds."""
+    error: str | None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody tries it again."""
+        return self.state in (DeliveryState.FAILED, DeliveryState.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +91,13 @@ class RunView:
     """The id of the run whose submission it repeats; ``None`` also when that run was deleted."""
     pending_steer: str | None = None
     """Steering text that no tool result contains yet; only filled where one run is read."""
+    undelivered: Sequence[UndeliveredView] = ()
+    """What it said and did not arrive; not filled where nothing is shown to people."""
+
+    def with_tags(self, tags: Sequence[str]) -> RunView:
+        """Add its tags. One of them makes a request an evaluation: somebody has an answer judged by it."""
+        judges = self.kind is RunKind.REQUEST and EVALUATION_SOURCE in tags
+        return replace(self, tags=tags, kind=RunKind.EVALUATION if judges else self.kind)
 
     @property
     def exit_text(self) -> str | None:
@@ -89,7 +115,7 @@ class RunView:
 
     @property
     def is_completed(self) -> bool:
-        """The model came to an end by itself."""
+        """Whether the model ended the turn by its own answer, and no limit, failure or person did."""
         reasons = (None, ExitReason.TRUNCATED, ExitReason.MAX_ITERATIONS_REACHED)
         return self.status is RunStatus.COMPLETED and self.exit_reason not in reasons
 
@@ -195,9 +221,9 @@ class Share:
     spent: Amounts
     has_unknown_cost: bool
 
-    def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
-        """Yield each dimension with its limit, the reserved and the spent amount, as ``TreeBudget.dimensions`` does;
-        without the time, which is the root's."""
+    def iterate_dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
+        """Yield each dimension with its limit, the reserved and the spent amount, as ``TreeBudget.iterate_dimensions``
+        does; without the time, which is the root's."""
         spent, reserved = self.spent, self.reserved
         yield Dimension.ITERATIONS, self.iterations_max, reserved.iterations, spent.iterations
         yield Dimension.TOKENS, None, reserved.tokens, spent.tokens
@@ -222,7 +248,7 @@ class TreeBudget:
     ``CHILDREN_SHOWN_MAX``."""
     children_total: int
 
-    def dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
+    def iterate_dimensions(self) -> Iterator[tuple[Dimension, float | None, float, float]]:
         """Yield each dimension with its limit (``None`` without one), the reserved and the spent amount; money in US
         dollars, time in seconds."""
         limits, reserved, spent = self.budget.limits, self.budget.reserved, self.budget.spent

@@ -5,7 +5,6 @@ Help, completion and the reference page are made of it. ``core.chat_commands`` s
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -54,7 +53,7 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
     SlashCommand(
         name="steer",
         argument="TEXT",
-        summary="say something to the run at work, without waiting",
+        summary="say something to the run at work; it reads it with its next tool result",
         chat_text="TEXT – say it to what is being done",
     ),
     SlashCommand(
@@ -66,7 +65,7 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
     SlashCommand(
         name="goal",
         argument="[TEXT]",
-        summary="go on until this is reached, which another run judges after each turn; also pause, resume and clear",
+        summary="work towards TEXT turn after turn, until another run finds it reached; /goal pause, resume or clear",
     ),
     SlashCommand(
         name="undo",
@@ -83,7 +82,7 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
     SlashCommand(
         name="title",
         argument="[TEXT]",
-        summary="call the conversation so; without TEXT, say what it is called",
+        summary="give the conversation a title; without TEXT, show it",
         chat_text="TEXT – call this conversation so; /title alone says what it is called",
     ),
     SlashCommand(
@@ -104,21 +103,27 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
         chat_text="NAME – ask this model from now on; /model alone says which ones there are",
     ),
     SlashCommand(
-        name="reasoning", argument="[EFFORT]", summary="how much the model thinks from now on; without EFFORT as usual"
+        name="reasoning",
+        argument="[EFFORT]",
+        summary="how much the model thinks from now on, such as low or high; without EFFORT as usual",
     ),
-    SlashCommand(name="tools", summary="the toolsets, and which of them are used without naming them"),
+    SlashCommand(name="tools", summary="the toolsets, and which of them a new conversation has"),
     SlashCommand(name="skills", summary="the skills; /NAME TEXT says something with one of them"),
     SlashCommand(name="memory", summary="what agents remember"),
     SlashCommand(name="tree", summary="the last run and what it delegated"),
     SlashCommand(name="agents", aliases=("tasks",), summary="the runs that are open now, of all conversations"),
-    SlashCommand(name="show", argument="[NUMBER]", summary="open a call; without NUMBER the last one"),
+    SlashCommand(
+        name="show", argument="[NUMBER]", summary="show a tool call whole, by its number; without NUMBER the last one"
+    ),
     SlashCommand(name="diff", summary="what the last run changed in files, where checkpoints are kept"),
     SlashCommand(
-        name="rollback", argument="[CHECKPOINT]", summary="put files back; without CHECKPOINT, list what there is"
+        name="rollback",
+        argument="[CHECKPOINT]",
+        summary="put files back as they were at a checkpoint; without CHECKPOINT, list the checkpoints",
     ),
     SlashCommand(name="export", argument="[FILE]", summary="write the conversation into a file as JSON lines"),
     SlashCommand(name="image", argument="FILE [TEXT]", summary="say something with a picture"),
-    SlashCommand(name="share", argument="[TEXT]", summary="say the last !command and what it wrote to the agent"),
+    SlashCommand(name="share", argument="[TEXT]", summary="send the agent the last !command and its output"),
     SlashCommand(name="copy", summary="copy the last answer, where the terminal allows it"),
     SlashCommand(
         name="approvals",
@@ -128,13 +133,13 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
     SlashCommand(
         name="approve",
         argument="[CODE] [once|session|always]",
-        summary="allow what the run asks for",
+        summary="allow the command that the run asks about",
         chat_text="– allow what I asked about, once; /approve session or /approve always for longer",
     ),
     SlashCommand(
         name="deny",
         argument="[CODE] [REASON]",
-        summary="refuse it, with a reason for the model",
+        summary="refuse the command, with a reason for the model",
         chat_text="REASON – do not allow it",
     ),
     SlashCommand(
@@ -150,4 +155,6 @@ SLASH_COMMANDS: Final[Sequence[SlashCommand]] = (
 
 def find_nearest(name: str, names: Iterable[str]) -> str | None:
     """Find the name that was probably meant; ``None`` where none is near."""
+    import difflib  # with Unicode's tables: only a mistyped name needs it
+
     return next(iter(difflib.get_close_matches(name, list(names), n=1)), None)

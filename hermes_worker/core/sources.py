@@ -22,6 +22,9 @@ CHAT_SOURCE: Final = "gateway"
 GUEST_SOURCE: Final = "chat-guest"
 """The source of runs that guests begin."""
 CHAT_SOURCES: Final = frozenset({CHAT_SOURCE, GUEST_SOURCE})
+EVALUATION_SOURCE: Final = "evaluation"
+"""The source of runs whose effects are recorded or refused: no production, so nothing outside them counts or hears of
+them."""
 
 _SESSION_ID = re.compile(r"run_[0-9a-f]{32}")
 _PROOF_PREFIX = "signature:"
@@ -45,7 +48,8 @@ def is_session_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLabel:
-    """The names of a session. ``id`` is its first run's; source and name are ``None`` when no caller named it."""
+    """The names of a session. ``id`` is its first run's; source and name are ``None`` when no caller named it. A
+    session that a caller opened without a run and without a name is called by its id."""
 
     id: str
     source: str | None = None
@@ -59,7 +63,7 @@ class SessionLabel:
     def describe_for(self, source: str) -> str:
         """A description of the session for a person from ``source``: as in ``choose_reference``, with the name that
         another source gave."""
-        if self.name is None or self.source == source:
+        if self.name in (None, self.id) or self.source == source:
             return self.choose_reference(source)
         return f"{self.id} ({self.source} {self.name!r})"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.sources import parse_source_kind
 
 FOCUS_CHARS_MAX = 2_000
@@ -135,11 +135,11 @@ class RunSpec(RunRequest):
         return parse_source_kind(self.source)
 
     def to_json(self) -> str:
-        return canonical_json({name: getattr(self, name) for name in SPECIFIED})
+        return dump_canonical_json({name: getattr(self, name) for name in SPECIFIED})
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:
-        """Raises ``ValueError`` when the text is not a stored spec."""
+        """Parse a stored spec. Raises ``ValueError`` when the text is none."""
         document = json.loads(text)
         if not isinstance(document, dict):
             raise ValueError("a run's spec must be a JSON object")

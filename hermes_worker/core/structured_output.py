@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 REPAIRS_MAX = 2
 """How often an answer that does not fit is sent back in a run; each time costs an iteration."""
@@ -15,7 +15,7 @@ def build_schema_request(schema: Mapping[str, Any]) -> str:
     """The text after the user's message that asks for an answer in this schema."""
     return (
         "Give your final answer as one JSON value that fits this JSON Schema, and write nothing else with it:\n"
-        f"{canonical_json(schema)}"
+        f"{dump_canonical_json(schema)}"
     )
 
 

@@ -80,7 +80,7 @@ def fit_schema(parameters: object, *, renames: bool = True) -> Mapping[str, Any]
     if _is_deeper(parameters, DEEP_MAX):
         raise UnfitDefinition(f"has arguments nested more than {DEEP_MAX} levels deep")
     mended = _SchemaRepair(parameters, renames=renames).repair_root()
-    return parameters if mended == parameters and _type_shape(mended) == _type_shape(parameters) else mended
+    return parameters if mended == parameters and _replace_by_types(mended) == _replace_by_types(parameters) else mended
 
 
 def remove_keywords(schema: Node, unwanted: Collection[str]) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def _is_deeper(value: object, depth_max: int) -> bool:
     return True
 
 
-def _type_shape(value: Any) -> Any:
+def _replace_by_types(value: Any) -> Any:
     """The types within a value, which ``==`` does not compare: 1, 1.0 and true are equal and are not the same bytes."""
     if isinstance(value, Mapping):
-        return {key: _type_shape(inner) for key, inner in value.items()}
-    return [_type_shape(inner) for inner in value] if isinstance(value, list) else type(value)
+        return {key: _replace_by_types(inner) for key, inner in value.items()}
+    return [_replace_by_types(inner) for inner in value] if isinstance(value, list) else type(value)
 
 
 # --- mending ---

@@ -131,7 +131,9 @@ class SocketListening:
         return DeliveryError(kind=SendErrorKind.TRANSIENT, message=flatten_text(ended.reason))
 
     def _connect_and_read(self, stopping: threading.Event) -> DeliveryError | None:
-        address = run_exchange(self._talk.address(self._cursor, datetime.now(UTC)), self._held.account, self._ends_at)
+        address = run_exchange(
+            self._talk.find_address(self._cursor, datetime.now(UTC)), self._held.account, self._ends_at
+        )
         if isinstance(address, DeliveryError):
             return address
         connection = open_frames(address.url, address.headers, _OURS)
@@ -199,12 +201,12 @@ class SocketListening:
     def _run_following(self, exchange: Following) -> FrameOutcome | DeliveryError:
         """Make the exchange that follows a frame. It may take longer than a lease, and renews it."""
 
-        def ends_at() -> float:
+        def compute_end() -> float:
             if time.monotonic() >= self._renew_at:
                 self._renew()
             return self._ends_at
 
-        return run_exchange(exchange, self._held.account, ends_at)
+        return run_exchange(exchange, self._held.account, compute_end)
 
     def _handle_all(self, heard: FrameOutcome) -> None:
         """Commit what a frame brings, in order, the cursor with the last of it."""

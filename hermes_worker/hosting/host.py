@@ -99,7 +99,7 @@ class ResourceHost:
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """The processes that keep the hosted ones, by resource."""
+        """The process ids of the keepers of the hosted processes, by resource."""
         return {name: one.process.pid for name, one in self._holding.items()}
 
     def run(self, stopping: threading.Event) -> None:
@@ -133,7 +133,8 @@ class ResourceHost:
             one.process.keep_alive()
 
     def poll_once(self) -> None:
-        """Do what is due by the rows. Raises ``UnavailableError``."""
+        """Renew the leases of this host's resources, end those that are over, and start requested ones. Raises
+        ``UnavailableError``."""
         self._take_started()
         self._end_dead()
         if time.monotonic() - self._renewed_at > self._options.ttl_s / 4:

@@ -51,7 +51,9 @@ def check_outside(connection: Connection, facts: OutsideFacts) -> list[AuditFind
         _find_processes_off(connection, facts.process_marks),
         _find_memories_off(connection),
         *(
-            AuditFinding(invariant=name, broken=len(facts.wrong_answers.get(name, ())), examples=_first(facts, name))
+            AuditFinding(
+                invariant=name, broken=len(facts.wrong_answers.get(name, ())), examples=_list_first(facts, name)
+            )
             for name in (
                 "requests taken twice",
                 "answers that met no question",
@@ -61,7 +63,7 @@ def check_outside(connection: Connection, facts: OutsideFacts) -> list[AuditFind
     ]
 
 
-def _first(facts: OutsideFacts, name: str) -> tuple[str, ...]:
+def _list_first(facts: OutsideFacts, name: str) -> tuple[str, ...]:
     return tuple(facts.wrong_answers.get(name, ())[:5])
 
 

@@ -192,7 +192,8 @@ def _is_lost(connection: Connection, run_id: str) -> bool:
 
 
 def _is_settled(connection: Connection, run_id: str, kind: DuelKind) -> bool:
-    """Whether nobody will come to the row any more."""
+    """Whether the run has ended or, in a duel over deliveries, all its deliveries are settled: no worker claims it
+    again."""
     if kind.delivers:
         its = sa.select(deliveries.c.pk).join(runs, runs.c.pk == deliveries.c.run_pk).where(runs.c.run_id == run_id)
         return connection.execute(its.where(deliveries.c.settled_at.is_(None))).first() is None

@@ -34,7 +34,7 @@ class LabWorker:
     has_left: bool = field(default=False)
 
 
-def plan_path(directory: Path, pid: int) -> Path:
+def get_plan_path(directory: Path, pid: int) -> Path:
     """The file in which a worker finds its fault plan when it gets ``ARM_SIGNAL``."""
     return directory / f"faults-{pid}.txt"
 
@@ -175,7 +175,7 @@ class LabFleet:
 
     def arm(self, worker: LabWorker, plan: str) -> None:
         """Arm fault points in a process that runs already."""
-        plan_path(self._directory, worker.pid).write_text(plan, encoding="utf-8")
+        get_plan_path(self._directory, worker.pid).write_text(plan, encoding="utf-8")
         self._signal(worker, ARM_SIGNAL)
 
     def thaw(self, worker: LabWorker) -> None:

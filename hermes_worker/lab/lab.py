@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker import settings
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.broker.queue import KEY_PREFIX, HintPublisher, QueueName, build_redis_client
 from hermes_worker.core.errors import InvalidTransition, UnavailableError
 from hermes_worker.core.run_views import WaitView
@@ -138,7 +138,7 @@ class LabReport:
         """No invariant was found broken. Says nothing about what was not finished in time."""
         return all(finding.broken == 0 for finding in self.findings)
 
-    def recovery(self, share: float) -> float | None:
+    def compute_recovery_s(self, share: float) -> float | None:
         """A quantile of the recovery times; ``None`` when no claim was hit."""
         if not self.recovery_s:
             return None
@@ -228,10 +228,10 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
         expected = {
             run_id: 2 if run_id in duels else count_expected_iterations(options.steps, part) for run_id, part in whole
         }
-        return _audit(bench, options, directory, [*submitted, *bench.people.submitted], expected, duration_s)
+        return _audit_experiment(bench, options, directory, [*submitted, *bench.people.submitted], expected, duration_s)
 
 
-def _audit(
+def _audit_experiment(
     bench: _Experiment,
     options: LabOptions,
     directory: Path,
@@ -284,8 +284,8 @@ def _audit(
 
 def _build_run(bench: _Experiment, directory: Path, prompt: str, *toolsets: str, has_limits: bool = True) -> NewRun:
     """Build a run of the lab. One with limits has a budget of its own, from which each model call reserves."""
-    catalog = default_catalog(*make_sink_tools(bench.fleet.sink, work_s=_WORK_S))
-    tools = f"[{','.join(catalog.tool_definitions(catalog.resolve([TOOLSET, *toolsets])))}]"
+    catalog = build_default_catalog(*make_sink_tools(bench.fleet.sink, work_s=_WORK_S))
+    tools = f"[{','.join(catalog.render_definitions(catalog.resolve([TOOLSET, *toolsets])))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json()
     spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
     if has_limits:
@@ -364,7 +364,7 @@ def _play_the_user(bench: _Experiment) -> None:
     try:
         for question in waits.list_open():
             bench.answered += _answer_twice(bench, publisher, question)
-        for run_id in _with_children_at_work(bench.database) & bench.to_stop:
+        for run_id in _list_with_children_at_work(bench.database) & bench.to_stop:
             stopped = store.stop_tree(run_id)
             publisher.publish_stops(stopped.run_ids, stopped.hints)
             bench.to_stop.discard(run_id)
@@ -389,7 +389,7 @@ def _answer_twice(bench: _Experiment, publisher: HintPublisher, question: WaitVi
     return len(do_at_once(answer, (NotWaiting, NothingAsked, UnavailableError)))
 
 
-def _with_children_at_work(database: Database) -> set[str]:
+def _list_with_children_at_work(database: Database) -> set[str]:
     parents = runs.alias("parents")
     with _read_patiently(database) as connection:
         found = connection.execute(
@@ -416,7 +416,7 @@ def _read_patiently(database: Database) -> Iterator[Connection]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LabState:
-    """Where the experiment stands, by its rows."""
+    """The state of the experiment, read from its rows."""
 
     steps_done: int
     runs_open: int
@@ -560,5 +560,4 @@ def _notice_recoveries(bench: _Experiment) -> None:
 
 
 def _count_unknown_calls(database: Database) -> int:
-    with database.read() as connection:
-        return connection.execute(sa.select(sa.func.count()).where(tool_calls.c.status == "unknown")).scalar_one()
+    return int(database.select(sa.select(sa.func.count()).where(tool_calls.c.status == "unknown")).scalar_one())

@@ -59,14 +59,14 @@ class People:
     def start(self) -> None:
         """Begin; nothing waits for it."""
         for number in range(self.count):
-            self._threads.append(threading.Thread(target=self._live, args=(number,), daemon=True))
+            self._threads.append(threading.Thread(target=self._act_as_person, args=(number,), daemon=True))
             self._threads[-1].start()
 
     @property
     def is_done(self) -> bool:
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _live(self, number: int) -> None:
+    def _act_as_person(self, number: int) -> None:
         _insist(partial(self._leave_line, number))
         for act in (self._submit_twice, self._fire_twice, self._hear_twice):
             for round_ in range(ROUNDS):
@@ -105,11 +105,11 @@ class People:
         jobs = Jobs(self.database)
         slot = 1_000_000.0 + number * 1_000 + round_
 
-        def place(job_id: str, now: float) -> JobProgress:
+        def build_place(job_id: str, now: float) -> JobProgress:
             return JobProgress(state="scheduled", next_slot=slot, next_fire_at=now - 1)
 
         name = f"lab {number}.{round_}"
-        job = jobs.create(name, json.dumps({"prompt": "lab", "deliver": ""}), place)
+        job = jobs.create(name, json.dumps({"prompt": "lab", "deliver": ""}), build_place)
         barrier = threading.Barrier(2)
 
         def decide(due: DueJob) -> JobTick:
@@ -129,7 +129,7 @@ class People:
         do_at_once(fire)
 
         def put_back(row: JobRow, now: float) -> JobEdit:
-            return JobEdit(place=place(row.job_id, now))
+            return JobEdit(place=build_place(row.job_id, now))
 
         jobs.change(job.job_id, put_back)  # as after a clock that went back
         fire()

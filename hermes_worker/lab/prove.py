@@ -31,7 +31,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from hermes_worker import settings
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.broker.queue import HintPublisher, build_redis_client
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.spec import RunSpec
@@ -188,16 +188,18 @@ class _ProofBatch:
             effects = read_sink(self._fleet.sink)
             return [self._judge(each, effects) for each in self._experiments]
 
-    def _latch(self, experiment: Experiment) -> Path:
+    def _locate_latch(self, experiment: Experiment) -> Path:
         return self._directory / f"{experiment.run_id}.killed"
 
     def _write_plan(self) -> str:
-        return ";".join(f"{each.point.value}=kill?{each.run_id}!{self._latch(each)}" for each in self._experiments)
+        return ";".join(
+            f"{each.point.value}=kill?{each.run_id}!{self._locate_latch(each)}" for each in self._experiments
+        )
 
     def _submit(self) -> None:
         publisher, store = HintPublisher(build_redis_client(self._stack.broker_url)), Runs(self._database)
-        catalog = default_catalog(*make_sink_tools(self._fleet.sink, work_s=0.0))
-        tools = f"[{','.join(catalog.tool_definitions(catalog.resolve([TOOLSET, 'terminal'])))}]"
+        catalog = build_default_catalog(*make_sink_tools(self._fleet.sink, work_s=0.0))
+        tools = f"[{','.join(catalog.render_definitions(catalog.resolve([TOOLSET, 'terminal'])))}]"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self._directory / "workspace")).to_json()
         for each in self._experiments:
             prompt = build_prompt(each.prompt_number, STEPS)
@@ -260,7 +262,7 @@ class _ProofBatch:
 
     def _judge(self, experiment: Experiment, effects: Sequence[SinkEffect]) -> Row:
         row: Row = {"property": experiment.name, "seed": experiment.seed, "number": experiment.number}
-        row |= {"kills": int(self._latch(experiment).exists()), "point": experiment.point.value}
+        row |= {"kills": int(self._locate_latch(experiment).exists()), "point": experiment.point.value}
         judges: dict[str, Callable[[], None]] = {
             "prefix continuation": lambda: self._require_prefixes(experiment),
             "effect exactly-once": lambda: self._require_effects_once(experiment, effects),
@@ -308,8 +310,7 @@ class _ProofBatch:
         """Count the calls of which the model was told that nobody knows their outcome."""
         calls = sa.select(sa.func.count()).select_from(tool_calls.join(runs, runs.c.pk == tool_calls.c.run_pk))
         mine = calls.where(runs.c.run_id == experiment.run_id, tool_calls.c.status == "unknown")
-        with self._database.read() as connection:
-            return int(connection.execute(mine).scalar_one())
+        return int(self._database.select(mine).scalar_one())
 
     def _require_equal_forks(self, experiment: Experiment) -> None:
         """Two forks of one point send byte-equal first requests."""
@@ -361,7 +362,7 @@ class _ProofBatch:
             places.setdefault(_count_replies(body), []).append(body)
         if any(len(set(bodies)) > 1 for bodies in places.values()):
             raise PropertyBroken("a repeated request differs from the one that was lost")
-        if self._latch(experiment).exists() and all(len(bodies) == 1 for bodies in places.values()):
+        if self._locate_latch(experiment).exists() and all(len(bodies) == 1 for bodies in places.values()):
             raise PropertyBroken("the worker was killed with a reply, and nothing was asked again")
 
 
@@ -396,8 +397,7 @@ def _damage(url: str, file: Path, damage: str, tenths: int) -> Iterator[None]:
 
 
 def _mark_version(database: Database, version: str) -> None:
-    with database.write() as connection:
-        connection.execute(sa.text("update alembic_version set version_num = :version"), {"version": version})
+    database.execute(sa.text("update alembic_version set version_num = :version"), {"version": version})
 
 
 @contextmanager

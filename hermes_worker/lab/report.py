@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.lab.lab import LabReport
 
 
@@ -25,7 +25,7 @@ def render_text(report: LabReport) -> str:
         lines += [f"        {example}" for example in finding.examples]
     if report.options.has_trees:
         lines += ["", f"Commands allowed: {report.answered}. Runs stopped with their children: {report.stopped}."]
-    lines += ["", _recovery_line(report), f"'once' calls settled as outcome unknown: {report.unknown_calls}"]
+    lines += ["", _format_recovery_line(report), f"'once' calls settled as outcome unknown: {report.unknown_calls}"]
     lines.append(f"Model requests: {report.model_requests}, of them of unknown outcome: {report.unknown_attempts}")
     if report.duels:
         lines.append("Duels: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(report.duels.items())))
@@ -38,8 +38,8 @@ def render_text(report: LabReport) -> str:
     return "\n".join(lines)
 
 
-def _recovery_line(report: LabReport) -> str:
-    middle, worst = report.recovery(0.5), report.recovery(0.99)
+def _format_recovery_line(report: LabReport) -> str:
+    middle, worst = report.compute_recovery_s(0.5), report.compute_recovery_s(0.99)
     if middle is None or worst is None:
         return "Recovery: no claim was hit by a kill."
     return (
@@ -61,7 +61,11 @@ def render_json(report: LabReport) -> str:
         "faults": report.faults,
         "findings": {finding.invariant: finding.broken for finding in report.findings},
         "examples": {f.invariant: list(f.examples) for f in report.findings if f.broken},
-        "recovery_s": {"count": len(report.recovery_s), "p50": report.recovery(0.5), "p99": report.recovery(0.99)},
+        "recovery_s": {
+            "count": len(report.recovery_s),
+            "p50": report.compute_recovery_s(0.5),
+            "p99": report.compute_recovery_s(0.99),
+        },
         "unknown_calls": report.unknown_calls,
         "model_requests": report.model_requests,
         "unknown_attempts": report.unknown_attempts,
@@ -71,4 +75,4 @@ def render_json(report: LabReport) -> str:
         "deliveries": report.deliveries,
         "unfinished": list(report.unfinished),
     }
-    return canonical_json(document)
+    return dump_canonical_json(document)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.delegation import DELEGATE_TOOL
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.lab.duels import DuelKind
 
@@ -106,4 +106,4 @@ def _build_sink_calls(mark: str) -> list[dict[str, Any]]:
 
 
 def _render_script(steps: list[dict[str, Any]]) -> str:
-    return f"scripted: {canonical_json({'steps': steps, 'final': 'done', 'delay_s': MODEL_DELAY_S})}"
+    return f"scripted: {dump_canonical_json({'steps': steps, 'final': 'done', 'delay_s': MODEL_DELAY_S})}"

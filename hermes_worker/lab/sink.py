@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 
@@ -67,11 +67,11 @@ class SinkTool:
         }
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, f"{canonical_json(line)}\n".encode())
+            os.write(descriptor, f"{dump_canonical_json(line)}\n".encode())
         finally:
             os.close(descriptor)
         context.cancelled.wait(self._work_s)
-        return ToolResult(text=canonical_json({"written": mark}))
+        return ToolResult(text=dump_canonical_json({"written": mark}))
 
 
 def make_sink_tools(path: Path, *, work_s: float) -> tuple[Tool, ...]:

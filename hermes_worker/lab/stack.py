@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Mapping
@@ -53,6 +54,8 @@ class LabStack:
         self.database_url = ""
 
     def __enter__(self) -> LabStack:
+        # The model answers workers that were killed meanwhile; asyncio would write a line for each onto the terminal.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         try:
             self._exit.enter_context(self._valkey)
             self._exit.enter_context(self._model)
@@ -161,7 +164,7 @@ def _require_usable(url: str) -> str:
 
 
 def _require_no_file(url: str) -> None:
-    """Raises ``ConfigurationError`` for an SQLite file that holds anything: only to open one may change it."""
+    """Raise ``ConfigurationError`` for an SQLite file that holds anything: only to open one may change it."""
     parsed = sa.make_url(url)
     path = Path(parsed.database or "")
     if parsed.get_backend_name() == "sqlite" and path.exists() and path.stat().st_size > 0:
@@ -169,7 +172,7 @@ def _require_no_file(url: str) -> None:
 
 
 def _require_empty(database: Database) -> None:
-    """Raises ``ConfigurationError`` when the database holds anything."""
+    """Raise ``ConfigurationError`` when the database holds anything."""
     with database.read() as connection:
         tables = sa.inspect(connection).get_table_names()
     if tables:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hermes_worker.local.process import become_subreaper, child_processes
+from hermes_worker.local.process import become_subreaper, list_child_processes
 from hermes_worker.settings.secret_transfer import begin_program
 
 _PR_SET_PDEATHSIG = 1
@@ -40,9 +40,10 @@ def main() -> None:
 
 
 def _warm_up() -> None:
+    from hermes_worker.settings.database import POSTGRESQL_DRIVER
     from hermes_worker.worker.warm import warm_up
 
-    for name in sys.argv[1:]:
+    for name in (*POSTGRESQL_DRIVER, *sys.argv[1:]):
         importlib.import_module(name)
     warm_up()
 
@@ -63,7 +64,7 @@ def _kill_leftovers(workers: list[int]) -> int:
     not.
     """
     doomed = []
-    for process in child_processes(recursive=True):
+    for process in list_child_processes(recursive=True):
         with suppress(ProcessLookupError):
             if os.getpgid(process.pid) in workers:
                 doomed.append(process.pid)
@@ -117,11 +118,11 @@ def _run_worker(request: Mapping[str, Any]) -> int:
 
 def _listen_for_faults(directory: Path) -> None:
     """Arm what stands in our plan file whenever the signal says that there is one."""
-    from hermes_worker.lab.fleet import ARM_SIGNAL, plan_path
+    from hermes_worker.lab.fleet import ARM_SIGNAL, get_plan_path
     from hermes_worker.system import faults
 
     def arm(signum: int, frame: object) -> None:
-        faults.arm_faults(plan_path(directory, os.getpid()).read_text(encoding="utf-8"))
+        faults.arm_faults(get_plan_path(directory, os.getpid()).read_text(encoding="utf-8"))
 
     signal.signal(ARM_SIGNAL, arm)
 

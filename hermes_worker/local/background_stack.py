@@ -24,8 +24,8 @@ from pathlib import Path
 import psutil
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.local.paths import StackNote, find_running_stack, is_held, logs_dir
-from hermes_worker.local.process import child_processes
+from hermes_worker.local.paths import StackNote, find_running_stack, get_logs_dir, is_held
+from hermes_worker.local.process import list_child_processes
 
 LOG_BYTES_MAX = 10_000_000
 LOGS_KEPT = 5
@@ -40,14 +40,14 @@ class NoStack(HermesError):
     """No stack runs on a home."""
 
 
-def log_path(home: Path) -> Path:
+def get_log_path(home: Path) -> Path:
     """The file to which a stack in the background writes what it would show in a terminal."""
-    return logs_dir(home) / "up.log"
+    return get_logs_dir(home) / "up.log"
 
 
-def broker_log_path(home: Path) -> Path:
+def get_broker_log_path(home: Path) -> Path:
     """The log of the embedded broker."""
-    return logs_dir(home) / "valkey.log"
+    return get_logs_dir(home) / "valkey.log"
 
 
 class StackLog:
@@ -71,12 +71,12 @@ class StackLog:
     def _put_aside(self) -> None:
         for number in range(self._kept - 1, 0, -1):
             with contextlib.suppress(FileNotFoundError):
-                self._older_path(number).replace(self._older_path(number + 1))
-        shutil.copyfile(self._path, self._older_path(1))
-        self._older_path(1).chmod(0o600)
+                self._get_older_path(number).replace(self._get_older_path(number + 1))
+        shutil.copyfile(self._path, self._get_older_path(1))
+        self._get_older_path(1).chmod(0o600)
         os.truncate(self._path, 0)
 
-    def _older_path(self, number: int) -> Path:
+    def _get_older_path(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
@@ -144,7 +144,7 @@ class RunningStack:
 
     def list_parts(self) -> list[str]:
         """The roles of its processes that run, as ``ps`` names them."""
-        children = child_processes(self.note.pid, recursive=True)
+        children = list_child_processes(self.note.pid, recursive=True)
         return sorted({name for child in children for name in _list_roles(child)})
 
 
@@ -175,7 +175,8 @@ def _list_roles(process: psutil.Process) -> Sequence[str]:
         words = process.cmdline()
     except psutil.Error:
         return ()
-    title = " ".join(words[:2]) if words else ""
+    # A title that fills its room to the last byte is read as one word, else as one for each of its words.
+    title = " ".join(words)
     prefix = "hermes-worker: "
     if title.startswith(prefix):
         return title.removeprefix(prefix).strip().split(" and ")

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from hermes_worker.local.forking import ChildEntry, ChildPlan, ForkedProcess, Zygote, can_fork
-from hermes_worker.local.process import child_processes, die_with_parent_hook
+from hermes_worker.local.process import die_with_parent_hook, list_child_processes
 from hermes_worker.observe import log
 from hermes_worker.settings.secret_transfer import SECRETS_FD, open_sealed
 
@@ -160,12 +160,12 @@ class _ChildRecord:
             self.waited_since = now
             self.due_at = min(self.due_at, now + self.spec.waiting_timeout_s)
 
-    def last_words(self) -> str:
+    def read_last_words(self) -> str:
         """The end of its output since it was started, as one line."""
         lines = list(self.pipe.last_lines) if self.pipe is not None else []
-        return find_last_words(self._logged_lines() + lines)
+        return find_last_words(self._read_logged_lines() + lines)
 
-    def _logged_lines(self) -> list[str]:
+    def _read_logged_lines(self) -> list[str]:
         if self.spec.log_path is None:
             return []
         try:
@@ -285,18 +285,18 @@ class ChildLoop:
                 child.state = ChildState.STOPPED
             else:
                 child.signal(signal.SIGTERM)
-        ends = [(child, time.monotonic() + self._grace_s(child)) for child in group]
+        ends = [(child, time.monotonic() + self._compute_grace_s(child)) for child in group]
         for child, kill_at in sorted(ends, key=lambda end: end[1]):
             self._run_until(partial(self._has_no_work, child), kill_at)
             if child.is_running:
-                log.warning("child.killed", child=child.spec.name, after_s=self._grace_s(child))
+                log.warning("child.killed", child=child.spec.name, after_s=self._compute_grace_s(child))
                 child.signal(signal.SIGKILL)
                 self._run_until(partial(_has_ended, child))
 
     def _has_no_work(self, child: _ChildRecord) -> bool:
         return self._must_kill or not child.is_running
 
-    def _grace_s(self, child: _ChildRecord) -> float:
+    def _compute_grace_s(self, child: _ChildRecord) -> float:
         return min(child.spec.grace_s, _ORPHANED_GRACE_S) if self._is_orphaned else child.spec.grace_s
 
     def _is_stopping(self) -> bool:
@@ -366,12 +366,12 @@ class ChildLoop:
         while not is_over():
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            for key, _ in self._selector.select(self._patience_s(deadline)):
+            for key, _ in self._selector.select(self._compute_patience_s(deadline)):
                 key.data()
             self._reap_ended()
             self._handle_due()
 
-    def _patience_s(self, deadline: float | None) -> float | None:
+    def _compute_patience_s(self, deadline: float | None) -> float | None:
         """How many seconds until the next time is due; ``None`` for none."""
         now = time.monotonic()
         moments = (deadline, self._progress_at, *(each.due_at for each in self._children if each.aftermath is None))
@@ -467,7 +467,7 @@ class ChildLoop:
 
     def _on_failed_start(self, child: _ChildRecord, status: str, pid: int | None = None) -> None:
         """A child ended before it was ready: mend what stopped it, try again later, or give up and say why."""
-        words = child.cause or child.last_words()
+        words = child.cause or child.read_last_words()
         recover = child.spec.recover
         if recover is not None and not child.has_recovered and recover(words):
             child.has_recovered = True
@@ -606,10 +606,10 @@ def kill_descendants(spare: Container[int] = ()) -> None:
     Again and again until nothing is left: what a process starts while it is killed is found the next time, because a
     subreaper inherits the orphans of its descendants.
     """
-    while doomed := [child for child in child_processes() if child.pid not in spare]:
+    while doomed := [child for child in list_child_processes() if child.pid not in spare]:
         for child in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
-                for process in (child, *child_processes(child.pid, recursive=True)):
+                for process in (child, *list_child_processes(child.pid, recursive=True)):
                     process.kill()
             with contextlib.suppress(psutil.TimeoutExpired, psutil.NoSuchProcess):
                 child.wait(_BURIAL_PATIENCE_S)

@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, format_reason
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.local.archives import finish_restore
 from hermes_worker.observe import log
 from hermes_worker.system.plainfiles import read_note
 
@@ -56,7 +55,7 @@ class StackNote:
     api_url: str | None = None
 
 
-def embedded_database_url(home: Path) -> str:
+def build_embedded_database_url(home: Path) -> str:
     """The SQLite file of this home."""
     return f"sqlite:///{quote(str(home / 'hermes-worker.db'))}"
 
@@ -66,7 +65,7 @@ def list_spellings(home: Path) -> Sequence[str]:
     return tuple(dict.fromkeys((str(home.absolute()), os.path.realpath(home))))
 
 
-def embedded_broker_url(home: Path) -> str | None:
+def find_embedded_broker_url(home: Path) -> str | None:
     """The broker of the stack that runs on this home; ``None`` when none does."""
     note = find_running_stack(home)
     return note.broker_url if note else None
@@ -74,7 +73,7 @@ def embedded_broker_url(home: Path) -> str | None:
 
 def find_broker_url(settings: Settings) -> str:
     """The broker to talk to. Raises ``ConfigurationError`` when none is given and none runs in the home."""
-    url = settings.broker.url or embedded_broker_url(settings.home)
+    url = settings.broker.url or find_embedded_broker_url(settings.home)
     if url is None:
         raise ConfigurationError(
             "HERMES_BROKER_URL is not set and no embedded broker runs for this home; "
@@ -83,17 +82,17 @@ def find_broker_url(settings: Settings) -> str:
     return url
 
 
-def output_dir(home: Path) -> Path:
+def get_output_dir(home: Path) -> Path:
     """The directory for deliveries to ``local``."""
     return home / "cron" / "output"
 
 
-def job_data_dir(home: Path, job_id: str) -> Path:
+def get_job_data_dir(home: Path, job_id: str) -> Path:
     """The directory that the script of a job may write to, and finds again the next time. ``home`` is its tenant's."""
     return home / _JOB_DATA / job_id
 
 
-def job_data_dirs(home: Path) -> list[Path]:
+def list_job_data_dirs(home: Path) -> list[Path]:
     """The parent directories of jobs' data, of all tenants. Not all of them need exist."""
     return [home / _JOB_DATA, *sorted((home / "tenants").glob(f"*/{_JOB_DATA}"))]
 
@@ -106,34 +105,34 @@ def holds_state(home: Path, directory: Path, tenant: str = DEFAULT_TENANT) -> bo
     there. ``directory`` is absolute, with all links resolved.
     """
     inside = home.resolve()
-    if tenant == DEFAULT_TENANT and directory.is_relative_to(tenants_workspaces_dir(inside)):
+    if tenant == DEFAULT_TENANT and directory.is_relative_to(get_tenants_workspaces_dir(inside)):
         return True
-    return directory.is_relative_to(inside) and not directory.is_relative_to(workspaces_dir(home, tenant).resolve())
+    return directory.is_relative_to(inside) and not directory.is_relative_to(get_workspaces_dir(home, tenant).resolve())
 
 
-def workspaces_dir(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
+def get_workspaces_dir(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
     """The directory in which sessions of a tenant that name none get one of their own."""
-    return home / "workspaces" if tenant == DEFAULT_TENANT else tenants_workspaces_dir(home) / tenant
+    return home / "workspaces" if tenant == DEFAULT_TENANT else get_tenants_workspaces_dir(home) / tenant
 
 
-def tenants_workspaces_dir(home: Path) -> Path:
+def get_tenants_workspaces_dir(home: Path) -> Path:
     """The directory with the workspaces of all tenants but the default one. No session has this name."""
     return home / "workspaces" / "tenants"
 
 
-def processes_dir(home: Path) -> Path:
+def get_processes_dir(home: Path) -> Path:
     """The directory with the state of background processes, on the volume of the workspaces. No session has this
     name.
     """
     return home / "workspaces" / ".processes"
 
 
-def soul_path(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
+def get_soul_path(home: Path, tenant: str = DEFAULT_TENANT) -> Path:
     """The text that says who the agents of a tenant are."""
     return (home if tenant == DEFAULT_TENANT else home / "tenants" / tenant) / "SOUL.md"
 
 
-def logs_dir(home: Path) -> Path:
+def get_logs_dir(home: Path) -> Path:
     return home / "logs"
 
 
@@ -142,13 +141,13 @@ def find_running_stack(home: Path) -> StackNote | None:
     if not is_held(home):
         return None
     try:
-        document = json.loads(read_note(_note_path(home)))
+        document = json.loads(read_note(_get_note_path(home)))
         return StackNote(**document)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
-            f"{str(_note_path(home))!r} cannot be read ({format_reason(error)}); "
+            f"{str(_get_note_path(home))!r} cannot be read ({format_reason(error)}); "
             "stop the hermes-worker that runs on this home"
         ) from error
 
@@ -158,13 +157,13 @@ def find_left_note(home: Path) -> StackNote | None:
     if is_held(home):
         return None
     try:
-        return StackNote(**json.loads(read_note(_note_path(home))))
+        return StackNote(**json.loads(read_note(_get_note_path(home))))
     except (ValueError, TypeError, OSError):
         return None
 
 
 def require_free_home(home: Path) -> None:
-    """Raises ``HomeBusy`` when a stack runs on this home."""
+    """Raise ``HomeBusy`` when a stack runs on this home."""
     if is_held(home):
         raise HomeBusy(_format_holder(home))
 
@@ -175,12 +174,14 @@ def hold_home(home: Path) -> Iterator[HeldHome]:
 
     Raises ``HomeBusy`` when there is another, ``ConfigurationError`` when the home cannot be written.
     """
+    from hermes_worker.local.archives import finish_restore
+
     prepare_home(home)
     descriptor = _open_lock(home)
     try:
         _lock(descriptor, home)
         finish_restore(home)
-        _note_path(home).unlink(missing_ok=True)  # a dead stack's
+        _get_note_path(home).unlink(missing_ok=True)  # a dead stack's
         yield HeldHome(home, descriptor)
     finally:
         # Closing gives the lock back. The file stays: removing it would let two stacks lock two files.
@@ -197,23 +198,23 @@ class HeldHome:
 
     def announce(self, note: StackNote) -> None:
         """Tell other commands where this stack is. The last word counts."""
-        path = _note_path(self.home)
+        path = _get_note_path(self.home)
         draft = path.with_suffix(f".{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(asdict(note), file)
         draft.rename(path)
-        _failure_path(self.home).unlink(missing_ok=True)
+        _get_failure_path(self.home).unlink(missing_ok=True)
 
     def note_failure(self, sentence: str) -> None:
         """Tell 'hermes-worker doctor' why the start of a stack failed. The next start that succeeds takes it back."""
-        path = _failure_path(self.home)
+        path = _get_failure_path(self.home)
         path.touch(mode=0o600)
         path.write_text(sentence, encoding="utf-8", errors="replace")
 
     def withdraw(self) -> None:
         """Take the note away. Idempotent."""
-        _note_path(self.home).unlink(missing_ok=True)
+        _get_note_path(self.home).unlink(missing_ok=True)
 
 
 def prepare_home(home: Path) -> None:
@@ -221,7 +222,7 @@ def prepare_home(home: Path) -> None:
     cannot be done."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for directory in (home / "run", logs_dir(home), workspaces_dir(home)):
+        for directory in (home / "run", get_logs_dir(home), get_workspaces_dir(home)):
             directory.mkdir(mode=0o700, exist_ok=True)
         _try_writing(home / "run" / f"probe.{os.getpid()}")
         close_to_others(home)
@@ -290,28 +291,28 @@ class FailedStart:
 
 def read_failed_start(home: Path) -> FailedStart | None:
     """The last start on this home, if it failed; ``None`` when it did not."""
-    path = _failure_path(home)
+    path = _get_failure_path(home)
     try:
         return FailedStart(at=path.stat().st_mtime, sentence=read_note(path))
     except (OSError, UnicodeDecodeError):
         return None
 
 
-def _failure_path(home: Path) -> Path:
+def _get_failure_path(home: Path) -> Path:
     return home / "run" / "start-failed"
 
 
-def _note_path(home: Path) -> Path:
+def _get_note_path(home: Path) -> Path:
     return home / "run" / "stack.json"
 
 
-def _lock_path(home: Path) -> Path:
+def _get_lock_path(home: Path) -> Path:
     return home / "run" / "lock"
 
 
 def _open_lock(home: Path) -> int:
     # Not inherited: a child that outlived its stack would keep the home locked.
-    return os.open(_lock_path(home), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return os.open(_get_lock_path(home), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _lock(descriptor: int, home: Path) -> None:
@@ -343,7 +344,7 @@ def _format_holder(home: Path) -> str:
 def is_held(home: Path) -> bool:
     """Whether some stack runs on this home, or is starting or stopping."""
     try:
-        descriptor = os.open(_lock_path(home), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(_get_lock_path(home), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     import fcntl

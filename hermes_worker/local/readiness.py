@@ -16,7 +16,7 @@ from pathlib import Path
 _WAITING_SUFFIX = ".waiting"
 
 
-def waiting_file(ready_file: Path) -> Path:
+def get_waiting_file(ready_file: Path) -> Path:
     """The file in which a worker with this ready file says what it waits for."""
     return ready_file.with_name(ready_file.name + _WAITING_SUFFIX)
 
@@ -24,7 +24,7 @@ def waiting_file(ready_file: Path) -> Path:
 def read_cause(ready_file: Path) -> str | None:
     """What the worker with this ready file waits for, as a sentence; ``None`` when it waits for nothing."""
     try:
-        return waiting_file(ready_file).read_text(encoding="utf-8").strip() or None
+        return get_waiting_file(ready_file).read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
 
@@ -49,20 +49,20 @@ class ReadyMark:
         if self.ready_file is not None:
             with suppress(OSError):
                 self.ready_file.touch()
-            waiting_file(self.ready_file).unlink(missing_ok=True)
+            get_waiting_file(self.ready_file).unlink(missing_ok=True)
 
     def declare_waiting(self, cause: str) -> None:
         """Say that the process consumes nothing until ``cause`` has passed."""
         if self.ready_file is not None:
             self.ready_file.unlink(missing_ok=True)
             with suppress(OSError):
-                waiting_file(self.ready_file).write_text(f"{cause}\n", encoding="utf-8")
+                get_waiting_file(self.ready_file).write_text(f"{cause}\n", encoding="utf-8")
 
     def withdraw(self) -> None:
         """Say that the process does not consume, and waits for nothing: it has not begun, or leaves. Idempotent."""
         if self.ready_file is not None:
             self.ready_file.unlink(missing_ok=True)
-            waiting_file(self.ready_file).unlink(missing_ok=True)
+            get_waiting_file(self.ready_file).unlink(missing_ok=True)
 
 
 readiness = ReadyMark()

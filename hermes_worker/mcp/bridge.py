@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.hosting.host import HostOptions, ResourceHost
 from hermes_worker.hosting.program import NotStarted
 from hermes_worker.mcp.protocol import McpError
@@ -164,7 +164,7 @@ class _BridgeHandler(BaseHTTPRequestHandler):
         return self._send(*self.answer(self.path, token, message))
 
     def _send(self, status: int, said: Mapping[str, Any]) -> None:
-        body = canonical_json(said).encode()
+        body = dump_canonical_json(said).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -186,7 +186,7 @@ def build_mcp_host(
     one that is unknown here; it may raise ``NotStarted``. Raises ``OSError``.
     """
 
-    def started(resource: ResourceView, folder: Path) -> _HostedServer:
+    def start_server(resource: ResourceView, folder: Path) -> _HostedServer:
         known = servers(resource)
         if known is None or not known[0].is_process:
             raise NotStarted(f"its host knows no server {resource.name!r} with a command")
@@ -201,6 +201,6 @@ def build_mcp_host(
             process.end()
             raise
 
-    host = ResourceHost(rows, ResourceKind.MCP_STDIO, started, options)
+    host = ResourceHost(rows, ResourceKind.MCP_STDIO, start_server, options)
     bridge = bridge_of(host.may_use)
     return host

@@ -26,7 +26,7 @@ def build_server_host(
     from hermes_worker.hosting.host import HostOptions, find_advertised_host
     from hermes_worker.hosting.program import NotStarted
     from hermes_worker.mcp.bridge import McpBridge, build_mcp_host
-    from hermes_worker.mcp.servers import load_servers, token_variable
+    from hermes_worker.mcp.servers import load_servers, name_token_variable
     from hermes_worker.store.resources import Resources
     from hermes_worker.workspaces.base import WorkspaceError
 
@@ -34,10 +34,10 @@ def build_server_host(
 
     rule = build_copy_rule(settings, database)
 
-    def known(resource: ResourceView) -> tuple[McpServer, str | None] | None:
+    def find_server(resource: ResourceView) -> tuple[McpServer, str | None] | None:
         if is_row_source(resource.name):
             return find_row(resource)
-        token = settings.variables.get(token_variable(resource.name), "").strip() or None
+        token = settings.variables.get(name_token_variable(resource.name), "").strip() or None
         if resource.name not in servers:
             return None
         try:
@@ -57,7 +57,7 @@ def build_server_host(
     )
     return build_mcp_host(
         Resources(database),
-        known,
+        find_server,
         build_sandbox(settings),
         options,
         lambda may_use: McpBridge(chosen.host.strip("[]"), find_advertised_host(chosen.host, chosen.address), may_use),

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from hermes_worker.agent.tools.base import ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.remote_tasks import ROUNDS_MAX, RemoteTask
 from hermes_worker.mcp.protocol import InputWanted
 from hermes_worker.mcp.tasks import build_responses, parse_question
@@ -23,7 +23,7 @@ def begin_questions(source: str, tool: str, wanted: InputWanted, before: RemoteT
     """The result of a call that was answered with questions; ``before`` is the state of the round before, if any."""
     rounds = 1 if before is None else before.looks + 1
     if rounds > ROUNDS_MAX:
-        said = error_result(f"the server asked questions {ROUNDS_MAX} times and did not answer the call")
+        said = build_error_result(f"the server asked questions {ROUNDS_MAX} times and did not answer the call")
         return replace(said, is_unknown=True)
     return _ask_next(
         RemoteTask(
@@ -39,7 +39,7 @@ def begin_questions(source: str, tool: str, wanted: InputWanted, before: RemoteT
     )
 
 
-def next_round(task: RemoteTask) -> ToolResult:
+def begin_next_round(task: RemoteTask) -> ToolResult:
     """The result after a person's answer, or before any question was asked: the next question, or none any more."""
     if task.answer is not None and task.asked is not None:
         responses = {**(task.responses or {}), **build_responses(task.asked, task.answer)}

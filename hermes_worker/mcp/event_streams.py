@@ -60,7 +60,7 @@ class _EventStreamConnection:
             raise NoEventStream(f"the server opened no stream of events (HTTP {response.status})")
         reader = EventReader(chars_max=ANSWER_BYTES_MAX)
         try:
-            self._events = read_events(response.media_type, response.pieces(), reader)
+            self._events = read_events(response.media_type, response.iterate_pieces(), reader)
             first = next(self._events, None)
         except McpError as error:
             raise NoEventStream(str(error)) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.extension import Extension, SettingDeclaration, SettingValue, ToolSourceDeclaration, load_reference
-from hermes_worker.mcp.servers import McpServer, credentials_variable, load_servers, token_variable
+from hermes_worker.mcp.servers import McpServer, load_servers, name_credentials_variable, name_token_variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ def build_extension(name: str, server: McpServer) -> Extension:
     """A server as an extension."""
     token = SettingDeclaration(
         name="token",
-        variable=token_variable(name),
+        variable=name_token_variable(name),
         summary=f"The token for the MCP server {name}.",
         is_secret=True,
         roles=("mcp",) if server.is_process else ("tools",),
     )
     login = SettingDeclaration(
         name="credentials",
-        variable=credentials_variable(name),
+        variable=name_credentials_variable(name),
         summary=f"The login at the MCP server {name}, as 'hermes-worker mcp login' writes it.",
         is_secret=True,
         roles=("tools",),

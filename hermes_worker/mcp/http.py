@@ -65,7 +65,7 @@ class ServerResponse:
     def media_type(self) -> str:
         return self._response.headers.get("content-type", "")
 
-    def pieces(self) -> Iterator[bytes]:
+    def iterate_pieces(self) -> Iterator[bytes]:
         """The body as it comes. Raises ``AnswerLost``."""
         try:
             yield from self._response.iterate_body()
@@ -119,7 +119,7 @@ class ServerHttp:
         """Read until the answer is there, a person has to be asked, or nothing more comes. Raises ``McpError``."""
         self.require_scopes(response)
         try:
-            for event in read_events(response.media_type, response.pieces(), reader):
+            for event in read_events(response.media_type, response.iterate_pieces(), reader):
                 hearing.on_event(event)
                 if hearing.is_over:
                     return

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import ConfigurationError, ModelCallError
 from hermes_worker.core.logins import Answer, Grant, Login
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.mcp.protocol import McpRefusal
-from hermes_worker.mcp.servers import credentials_variable
+from hermes_worker.mcp.servers import name_credentials_variable
 from hermes_worker.mcp.sign_in import SignInResult, make_exchange
 from hermes_worker.net.urls import UrlPolicy
 
@@ -33,10 +33,8 @@ GrantsMaker = Callable[[Callable[[Login, str], Answer]], LoginTokenSource]
 """Makes the grants, given the function that sends a refresh token."""
 
 
-class ServerLogin(BaseModel):
+class ServerLogin(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """The login as it stands in ``HERMES_MCP_SERVER_CREDENTIALS``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     token_url: str = Field(max_length=2_000, pattern=r"^https?://[^@\s]+$")
     refresh_token: str = Field(min_length=1, max_length=20_000, repr=False)
@@ -67,7 +65,7 @@ def render_login(signed_in: SignInResult) -> str | None:
         resource=signed_in.resource,
         allows_private=signed_in.policy.allows_private,
     )
-    return canonical_json(kept.model_dump(exclude_defaults=True)).replace("'", "\\u0027")
+    return dump_canonical_json(kept.model_dump(exclude_defaults=True)).replace("'", "\\u0027")
 
 
 def parse_login(server: str, text: str) -> ServerLogin:
@@ -76,7 +74,7 @@ def parse_login(server: str, text: str) -> ServerLogin:
         return ServerLogin.model_validate_json(text)
     except ValidationError:
         raise ConfigurationError(
-            f"{credentials_variable(server)} is not what 'hermes-worker mcp login {server}' wrote: run it again"
+            f"{name_credentials_variable(server)} is not what 'hermes-worker mcp login {server}' wrote: run it again"
         ) from None
 
 

@@ -95,7 +95,7 @@ class SignInRequest:
         query = f"{parts.query}&{added}" if parts.query else added
         return urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
 
-    def code_fields(self, code: str) -> Mapping[str, str]:
+    def build_code_fields(self, code: str) -> Mapping[str, str]:
         """The fields of the request to the token server (RFC 6749 §4.1.3)."""
         return {
             "grant_type": "authorization_code",
@@ -107,7 +107,7 @@ class SignInRequest:
 
     def is_answered_by(self, address: str) -> bool:
         """Whether a request to the redirect address belongs to this sign-in: a page of a stranger knows no state."""
-        said = _single_value(parse_qs(urlsplit(address).query), "state")
+        said = _find_single_value(parse_qs(urlsplit(address).query), "state")
         return said is not None and secrets.compare_digest(said.encode(), self.state.encode())
 
     def parse_code(self, address: str) -> str:
@@ -115,13 +115,13 @@ class SignInRequest:
         said = parse_qs(urlsplit(address).query)
         if not self.is_answered_by(address):
             raise McpError("the answer does not belong to this sign-in")
-        issuer = _single_value(said, "iss")
+        issuer = _find_single_value(said, "iss")
         if (issuer is not None or self.at.names_itself) and issuer != self.at.issuer:
             raise McpError("the answer comes from another authorization server than the one that was asked")
-        if (error := _single_value(said, "error")) is not None:
-            reason = f"{error} {_single_value(said, 'error_description') or ''}"
+        if (error := _find_single_value(said, "error")) is not None:
+            reason = f"{error} {_find_single_value(said, 'error_description') or ''}"
             raise McpError(f"the sign-in was refused: {' '.join(reason.split())[:300]}")
-        code = _single_value(said, "code")
+        code = _find_single_value(said, "code")
         if not code or len(code) > _WORD_CHARS_MAX:
             raise McpError("the answer holds no code")
         return code
@@ -161,7 +161,7 @@ def list_issuer_addresses(issuer: str) -> Iterator[str]:
         yield _replace_path(parts, f"{path}/.well-known/openid-configuration")
 
 
-def origin_as_issuer(url: str) -> str:
+def derive_issuer(url: str) -> str:
     """The issuer of a server of revision 2025-03-26 that names no other one: the server's own origin."""
     return _replace_path(urlsplit(url), "")
 
@@ -183,7 +183,7 @@ def parse_resource(document: Mapping[str, Any], server_url: str) -> ProtectedRes
 
 def build_old_server_document(server_url: str) -> Mapping[str, Any]:
     """The document for a server of revision 2025-03-26 that has none, with the addresses of that revision."""
-    origin = origin_as_issuer(server_url)
+    origin = derive_issuer(server_url)
     return {
         "issuer": origin,
         "authorization_endpoint": f"{origin}/authorize",
@@ -260,7 +260,7 @@ def parse_registration(document: Mapping[str, Any], asked: Mapping[str, Any]) ->
     )
 
 
-def known_client(at: AuthorizationServer, client_id: str, client_secret: str) -> TokenClient:
+def build_known_client(at: AuthorizationServer, client_id: str, client_secret: str) -> TokenClient:
     """A client that the operator registered. Where nothing is said, its secret goes into a header (RFC 8414 §2)."""
     takes_basic = not at.client_methods or "client_secret_basic" in at.client_methods
     return TokenClient(
@@ -311,7 +311,7 @@ def _parse_words(value: object) -> tuple[str, ...]:
     return tuple(one for one in value if isinstance(one, str) and 0 < len(one) <= _WORD_CHARS_MAX)[:_SCOPES_MAX]
 
 
-def _single_value(said: Mapping[str, list[str]], name: str) -> str | None:
+def _find_single_value(said: Mapping[str, list[str]], name: str) -> str | None:
     """The value of a parameter that is given once; ``None`` for several, since such an answer is ambiguous."""
     values = said.get(name, [])
     return values[0] if len(values) == 1 else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.tool_schemas import (
     NO_ARGUMENTS,
     LeftOutTool,
@@ -39,7 +39,7 @@ TASK_STATES: Final = frozenset({"working", "input_required", "completed", "faile
 _NAMED_BY: Final = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 _TASK_ID = re.compile(r"[!-~]{1,500}")
 _NAME_CHARS_MAX: Final = 500
-"""Characters of a tool's name at its server; agents know it by a shorter name (``mcp.servers.tool_names``)."""
+"""Characters of a tool's name at its server; agents know it by a shorter name (``mcp.servers.name_tools``)."""
 _PAGES_MAX: Final = 50
 DEFINITION_CHARS_MAX = 50_000
 RESULT_CHARS_MAX = 1_000_000
@@ -156,12 +156,12 @@ def build_stateless_request(
 
 def build_request(method: str, params: Mapping[str, Any], number: int = 1) -> bytes:
     """A request of JSON-RPC. Where a request has a connection to itself, it is number 1."""
-    return canonical_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+    return dump_canonical_json({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
 
 
 def build_notification(method: str, params: Mapping[str, Any] | None = None) -> bytes:
     """Build a message that a server does not answer."""
-    return canonical_json({"jsonrpc": "2.0", "method": method, "params": params or {}}).encode()
+    return dump_canonical_json({"jsonrpc": "2.0", "method": method, "params": params or {}}).encode()
 
 
 def build_reply(asked: ServerRequest, result: Mapping[str, Any] | None = None) -> bytes:
@@ -170,7 +170,7 @@ def build_reply(asked: ServerRequest, result: Mapping[str, Any] | None = None) -
     """
     usual = {"result": {}} if asked.method == "ping" else _NOT_DONE
     said = usual if result is None else {"result": result}
-    return canonical_json({"jsonrpc": "2.0", "id": asked.number, **said}).encode()
+    return dump_canonical_json({"jsonrpc": "2.0", "id": asked.number, **said}).encode()
 
 
 def build_initialize_params(protocol: str, capabilities: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -297,19 +297,19 @@ def parse_definitions(result: Mapping[str, Any]) -> tuple[OfferedTools, str | No
     tools = result.get("tools")
     if not isinstance(tools, list):
         raise McpError("the server listed no tools")
-    judged = [(one, _reason_unusable(one)) for one in tools]
+    judged = [(one, _explain_unusable(one)) for one in tools]
     cursor = result.get("nextCursor")
     usable = [_complete_definition(one) for one, why in judged if why is None]
-    left_out = [LeftOutTool(_tool_name(one), why) for one, why in judged if why is not None]
+    left_out = [LeftOutTool(_read_tool_name(one), why) for one, why in judged if why is not None]
     return OfferedTools(usable, left_out), cursor if isinstance(cursor, str) and cursor else None
 
 
-def _tool_name(tool: object) -> str:
+def _read_tool_name(tool: object) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
     return name[:_NAME_CHARS_MAX] if isinstance(name, str) else ""
 
 
-def _reason_unusable(tool: object) -> str | None:
+def _explain_unusable(tool: object) -> str | None:
     """The reason why agents cannot have a tool, as the end of a sentence; ``None`` when they can. One whose arguments
     are also sent as headers is usable only if they can be.
     """
@@ -319,7 +319,7 @@ def _reason_unusable(tool: object) -> str | None:
     if problem := explain_unusable_name(tool.get("name"), _NAME_CHARS_MAX):
         return problem
     try:
-        text = canonical_json(tool)
+        text = dump_canonical_json(tool)
         fit_schema(schema)
     except UnfitDefinition as error:
         return str(error)
@@ -346,7 +346,7 @@ def parse_answer(result: Mapping[str, Any]) -> McpAnswer:
     text = "\n".join(part for part in parts if part)
     if not text and "structuredContent" in result:
         try:
-            text = canonical_json(result["structuredContent"])
+            text = dump_canonical_json(result["structuredContent"])
         except (TypeError, ValueError, RecursionError):
             raise McpError("the server's result cannot be read") from None
     if len(text) > RESULT_CHARS_MAX:

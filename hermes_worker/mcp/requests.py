@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
+from hermes_worker.agent.tools.base import Cancellation
 from hermes_worker.mcp import event_streams
 from hermes_worker.mcp.http import ANY_ANSWER, OF_OPERATORS, ServerHttp, TokenBearer
 from hermes_worker.mcp.param_headers import build_param_headers
@@ -49,10 +50,6 @@ Compatibility").
 """
 
 
-class _CallStopped(Protocol):
-    def is_set(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpExchange(ServerHttp):
     """One call or listing, in the form of HTTP that its server's revision wants."""
@@ -77,7 +74,7 @@ class McpExchange(ServerHttp):
             case "2026-07-28":
                 headers, body = build_stateless_request(method, params, key=key, capabilities=capabilities)
                 if method == "tools/call" and (paths := self.server.headers.get(params["name"])):
-                    headers |= _param_headers(paths, params["arguments"])
+                    headers |= _build_param_headers(paths, params["arguments"])
                 return self._request_stateless(headers, body)
             case "2024-11-05":
                 return event_streams.request_over_stream(self, method, params)
@@ -120,7 +117,7 @@ class McpExchange(ServerHttp):
             return self.get_result(hearing, response.status)
 
 
-def _param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> Mapping[str, str]:
+def _build_param_headers(paths: Mapping[str, Sequence[str]], arguments: Mapping[str, Any]) -> Mapping[str, str]:
     try:
         return build_param_headers(paths, arguments)
     except ValueError as error:
@@ -143,21 +140,21 @@ def negotiate_protocol(
     Raises ``McpError``.
     """
 
-    def tried(protocol: str) -> tuple[McpServer, OfferedTools]:
+    def list_by(protocol: str) -> tuple[McpServer, OfferedTools]:
         speaking = server.model_copy(update={"protocol": protocol})
         return speaking, list_tools(speaking, token, login, policy)
 
     try:
-        return tried(STATELESS)
+        return list_by(STATELESS)
     except McpError as error:
         first = error
     try:
-        return tried(WITH_SESSIONS)
+        return list_by(WITH_SESSIONS)
     except McpError as error:
         if error.status not in _NO_PLACE_FOR_IT:
             raise first from None
     try:
-        return tried(WITH_EVENT_STREAM)
+        return list_by(WITH_EVENT_STREAM)
     except event_streams.NoEventStream:
         raise first from None
 
@@ -167,7 +164,7 @@ def call_tool(
     tool: str,
     arguments: Mapping[str, Any],
     key: str,
-    cancelled: _CallStopped,
+    cancelled: Cancellation,
     again: Mapping[str, Any] | None = None,
 ) -> McpAnswer | TaskView | InputWanted:
     """Run one tool; return its answer, the task that a server made of it, or the questions of a server before it
@@ -192,7 +189,7 @@ def call_tool(
     return _run_interruptibly(work, cancelled)
 
 
-def look_at_task(asking: McpExchange, task_id: str, cancelled: _CallStopped) -> TaskView:
+def look_at_task(asking: McpExchange, task_id: str, cancelled: Cancellation) -> TaskView:
     """The state of a task now. Raises ``McpError``; ``McpRefusal`` for a task that the server does not know."""
 
     def work() -> TaskView:
@@ -214,7 +211,7 @@ def _require_result(result: Mapping[str, Any] | InputWanted) -> Mapping[str, Any
     return result
 
 
-def _run_interruptibly(work: Callable[[], _T], cancelled: _CallStopped) -> _T:
+def _run_interruptibly(work: Callable[[], _T], cancelled: Cancellation) -> _T:
     outcome: list[_T | McpError] = []
 
     def run() -> None:

@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.tool_schemas import NAME_CHARS_MAX, LeftOutTool
 from hermes_worker.mcp import FILE
 from hermes_worker.mcp.param_headers import find_header_paths
@@ -38,10 +38,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _PLAIN_TOOL = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class McpServer(BaseModel):
+class McpServer(BaseModel, frozen=True, extra="forbid"):
     """A server whose tools agents may call."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str = Field(default="", max_length=2_000)
     """Empty for a server that is a process."""
@@ -114,9 +112,7 @@ class McpServer(BaseModel):
         return url
 
 
-class _ServersFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _ServersFile(BaseModel, frozen=True, extra="forbid"):
     servers: Mapping[str, McpServer] = Field(default_factory=dict, max_length=50)
 
 
@@ -183,7 +179,7 @@ def approve_tools(server: McpServer, offered: Sequence[Mapping[str, Any]]) -> Mc
     if not server.is_process:
         return server.model_copy(update=found)
     kept = extract_told_parts(offered)
-    if len(canonical_json(kept)) > KEPT_CHARS_MAX:
+    if len(dump_canonical_json(kept)) > KEPT_CHARS_MAX:
         raise ConfigurationError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
     return server.model_copy(update={**found, "definitions": tuple(kept)})
 
@@ -201,23 +197,23 @@ def extract_told_parts(offered: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 def digest_definition(definition: Mapping[str, object]) -> str:
     """A digest of what a model is told about a tool, and of what we conclude about repeating it."""
     said = {key: definition.get(key) for key in _SAID}
-    return hashlib.sha256(canonical_json(said).encode()).hexdigest()[:32]
+    return hashlib.sha256(dump_canonical_json(said).encode()).hexdigest()[:32]
 
 
-def tool_names(server: str, tools: Collection[str]) -> Mapping[str, str]:
+def name_tools(server: str, tools: Collection[str]) -> Mapping[str, str]:
     """The agents' name of each tool, by the server's names: ``mcp_SERVER_TOOL``. A name that no provider would take is
     shortened and gets a digest, a longer one where another tool is called so.
     """
-    names = {tool: name for tool in tools if (name := tool_name(server, tool)) == f"mcp_{server}_{tool}"}
+    names = {tool: name for tool in tools if (name := name_tool(server, tool)) == f"mcp_{server}_{tool}"}
     taken = set(names.values())
     for tool in sorted(set(tools) - names.keys()):
-        spellings = (tool_name(server, tool, mark_chars) for mark_chars in (8, 16, 24, 32))
+        spellings = (name_tool(server, tool, mark_chars) for mark_chars in (8, 16, 24, 32))
         names[tool] = next(spelling for spelling in spellings if spelling not in taken)
         taken.add(names[tool])
     return names
 
 
-def tool_name(server: str, tool: str, mark_chars: int = 8) -> str:
+def name_tool(server: str, tool: str, mark_chars: int = 8) -> str:
     """The agents' name of a tool where no other tool has the same one."""
     name = f"mcp_{server}_{tool}"
     if _PLAIN_TOOL.fullmatch(tool) and len(name) <= NAME_CHARS_MAX:
@@ -227,12 +223,12 @@ def tool_name(server: str, tool: str, mark_chars: int = 8) -> str:
     return f"{plain}_{mark}"
 
 
-def token_variable(server: str) -> str:
+def name_token_variable(server: str) -> str:
     """The variable that holds the bearer token of a server."""
     return f"HERMES_MCP_{server.upper().replace('-', '_')}_TOKEN"
 
 
-def credentials_variable(server: str) -> str:
+def name_credentials_variable(server: str) -> str:
     """The variable that holds the login of a server."""
     return f"HERMES_MCP_{server.upper().replace('-', '_')}_CREDENTIALS"
 

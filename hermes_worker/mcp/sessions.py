@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hermes_worker.core.json_values import parse_json
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.mcp.http import ANY_ANSWER, EVENTS, AnswerLost, NotReached, ServerHttp, as_not_sent
 from hermes_worker.mcp.protocol import (
     ELICITATION,
@@ -101,7 +101,7 @@ class StreamPlace:
     """The number of the server's question."""
 
     def to_text(self) -> str:
-        return canonical_json({name: getattr(self, name) for name in self.__slots__})
+        return dump_canonical_json({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod
     def from_text(cls, text: object) -> StreamPlace | None:
@@ -158,7 +158,7 @@ class SessionRequests:
         """
         cancelled = {"requestId": place.number, "reason": "nobody waits for it any more"}
         for body in (
-            build_reply(_question_at(place), {"action": "cancel"}),
+            build_reply(_build_question(place), {"action": "cancel"}),
             build_notification("notifications/cancelled", cancelled),
         ):
             status = self._http.send(self._session.headers, body)
@@ -277,7 +277,7 @@ class SessionRequests:
     def _send_answer(self, place: StreamPlace, responses: object) -> None:
         """Send a person's answer until it arrives: a server ignores the second of two same answers."""
         said = responses.get(_QUESTION) if isinstance(responses, Mapping) else None
-        reply = build_reply(_question_at(place), said if isinstance(said, Mapping) else {"action": "decline"})
+        reply = build_reply(_build_question(place), said if isinstance(said, Mapping) else {"action": "decline"})
         for _ in range(_LOST_MAX):
             try:
                 status = self._http.send(self._session.headers, reply)
@@ -295,7 +295,7 @@ class SessionRequests:
         raise UnknownOutcome("the answer could not be brought to the server")
 
 
-def _question_at(place: StreamPlace) -> ServerRequest:
+def _build_question(place: StreamPlace) -> ServerRequest:
     return ServerRequest(number=place.asked, method=ELICITATION, params=None)
 
 

@@ -27,13 +27,13 @@ from hermes_worker.mcp.oauth import (
     AuthorizationServer,
     ProtectedResource,
     SignInRequest,
+    build_known_client,
     build_old_server_document,
     build_registration,
     choose_scope,
-    known_client,
+    derive_issuer,
     list_issuer_addresses,
     list_resource_addresses,
-    origin_as_issuer,
     parse_authorization_server,
     parse_challenge,
     parse_object,
@@ -90,7 +90,7 @@ def sign_in(server_url: str, own: SignInClient, approve: Callable[[SignInRequest
         redirect_url=own.redirect_url,
     )
     code = asked.parse_code(approve(asked))
-    headers, body = build_token_request(asked.client, asked.code_fields(code))
+    headers, body = build_token_request(asked.client, asked.build_code_fields(code))
     response = _send_request(HttpRequest(method="POST", url=at.token_url, headers=headers, body=body), policy)
     granted = parse_answer(response.status, response.body)
     if not isinstance(granted, TokensGranted):
@@ -137,7 +137,7 @@ def _find_resource(server_url: str, challenge: AuthorizationChallenge, policy: U
     if found is not None:
         return parse_resource(found, server_url)
     # Revision 2025-03-26 knows no such document: the server is its own authorization server.
-    return ProtectedResource(resource=server_url, issuer=origin_as_issuer(server_url), is_named=False)
+    return ProtectedResource(resource=server_url, issuer=derive_issuer(server_url), is_named=False)
 
 
 def _find_authorization_server(resource: ProtectedResource, server_url: str, policy: UrlPolicy) -> AuthorizationServer:
@@ -151,7 +151,7 @@ def _find_authorization_server(resource: ProtectedResource, server_url: str, pol
 
 def _find_client(at: AuthorizationServer, own: SignInClient, policy: UrlPolicy) -> TokenClient:
     if own.client_id:
-        return known_client(at, own.client_id, own.client_secret)
+        return build_known_client(at, own.client_id, own.client_secret)
     if at.registration_url is None:
         raise McpError(
             f"{at.issuer[:200]} registers nobody by itself: register a client there, and give its --client-id"

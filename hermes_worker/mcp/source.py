@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
-from hermes_worker.mcp.elicitation import begin_questions, build_repeat_params, next_round
+from hermes_worker.mcp.elicitation import begin_next_round, begin_questions, build_repeat_params
 from hermes_worker.mcp.http import OF_OPERATORS
 from hermes_worker.mcp.logins import LoginBearer, LoginBearers
 from hermes_worker.mcp.protocol import (
@@ -29,7 +29,7 @@ from hermes_worker.mcp.protocol import (
 )
 from hermes_worker.mcp.requests import McpExchange, call_tool, list_tools
 from hermes_worker.mcp.results import render_result
-from hermes_worker.mcp.servers import McpServer, find_unapproved, tool_names
+from hermes_worker.mcp.servers import McpServer, find_unapproved, name_tools
 from hermes_worker.mcp.sessions import McpSession, StreamPlace
 from hermes_worker.mcp.stdio_calls import START_S, StdioServers, ToolCallRequest
 from hermes_worker.mcp.tasks import begin_task, cancel_task, poll_task
@@ -74,7 +74,7 @@ class McpSource:
         self._server = server
         self._token = token
         self._session_key = f"mcp-session:{self._place.called}"
-        self._names = tool_names(name, server.tools)
+        self._names = name_tools(name, server.tools)
         self._originals = {name: tool for tool, name in self._names.items()}
 
     def list_tools(self) -> Sequence[ToolSpec]:
@@ -102,13 +102,13 @@ class McpSource:
         if context.task is not None and context.task.task_id:
             return poll_task(self._make_exchange(), context.task, context)
         if context.task is not None:
-            return self._continue_rounds(name, arguments, next_round(context.task), context)
+            return self._continue_rounds(name, arguments, begin_next_round(context.task), context)
         session = McpSession.from_document(context.session.get(self._session_key), self._server)
         asked = ToolCallRequest(tool=self._originals[name], arguments=arguments, key=context.idempotency_key)
         result = self._render_outcome(name, context, lambda: self._send_call(asked, context, session))
         if result.task is not None:
             return self._continue_rounds(name, arguments, result, context)
-        return replace(result, session_updates=self._session_updates(session)) if session.is_new else result
+        return replace(result, session_updates=self._build_session_updates(session)) if session.is_new else result
 
     def _continue_rounds(
         self, name: str, arguments: Mapping[str, Any], result: ToolResult, context: ToolContext
@@ -128,10 +128,10 @@ class McpSource:
             ):
                 # The session may have begun with this call, whose document is kept only now.
                 session = McpSession.from_document(place.session, self._server)
-                result = replace(result, session_updates=self._session_updates(session))
+                result = replace(result, session_updates=self._build_session_updates(session))
         return result
 
-    def _session_updates(self, session: McpSession) -> Mapping[str, Any]:
+    def _build_session_updates(self, session: McpSession) -> Mapping[str, Any]:
         return {self._session_key: session.document}
 
     def _send_call(
@@ -188,12 +188,12 @@ class McpSource:
         try:
             answer = work()
         except UnknownOutcome as error:
-            said = error_result(f"{error}. It may have acted all the same: look before you repeat the call")
+            said = build_error_result(f"{error}. It may have acted all the same: look before you repeat the call")
             return replace(said, is_unknown=True)
         except ScopesLacking as error:
-            return error_result(f"{error}; nothing was done. {self._format_remedy(error)}")
+            return build_error_result(f"{error}; nothing was done. {self._format_remedy(error)}")
         except McpError as error:
-            return error_result(f"{error}; nothing was done")
+            return build_error_result(f"{error}; nothing was done")
         if isinstance(answer, TaskView):
             return begin_task(self._place.task_source, name, answer)
         if isinstance(answer, InputWanted):

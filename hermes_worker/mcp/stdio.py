@@ -311,7 +311,7 @@ def _add_refused(answer: Mapping[str, Any], refused: str) -> Mapping[str, Any]:
 
 
 def _poll_pipes(pipes: Sequence[int], event: int, wait_s: float) -> list[int]:
-    """Those of ``pipes`` for which ``event`` holds, or that are over; ``select`` cannot look at numbers beyond
+    """Return the ``pipes`` for which ``event`` holds, or that are closed. ``select`` cannot look at numbers beyond
     1,023.
     """
     looks = select.poll()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from hermes_worker.agent.tools.base import Cancellation
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.mcp.http import NotReached
 from hermes_worker.mcp.protocol import InputWanted, McpAnswer, McpError, TaskView, UnknownOutcome
@@ -34,12 +35,6 @@ START_S: Final = 45.0
 _LOOK_S: Final = 0.1
 _MARGIN_S: Final = 2.0
 """How many seconds longer a call waits for a host, which gives its own answer to a call that takes too long."""
-
-
-class CallStopping(Protocol):
-    def is_set(self) -> bool: ...
-
-    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +61,7 @@ class StdioServers:
         name: str,
         server: McpServer,
         asked: ToolCallRequest,
-        cancelled: CallStopping,
+        cancelled: Cancellation,
     ) -> McpAnswer | InputWanted:
         """Run one tool, or go on with a call that asked a person. Raises ``McpError``, ``UnavailableError``."""
         deadline = time.monotonic() + START_S
@@ -98,8 +93,8 @@ class StdioServers:
         if row is None or row.state is not ResourceState.LIVE:
             raise UnknownOutcome("the server's process ended while a person was asked")
 
-    def _take_process(self, session_id: str, name: str, deadline: float, cancelled: CallStopping) -> ResourceUse:
-        row: ResourceView | None = self._want_process(session_id, name, spares_lapsed=True)
+    def _take_process(self, session_id: str, name: str, deadline: float, cancelled: Cancellation) -> ResourceUse:
+        row: ResourceView | None = self._request_process(session_id, name, spares_lapsed=True)
         wanted_at = time.monotonic()
         while True:
             if row is None:
@@ -109,14 +104,14 @@ class StdioServers:
             if row.state is ResourceState.ENDED:
                 if (row.reason or "").startswith(NOT_STARTED):
                     raise McpError(f"the server: {row.reason}")
-                row = self._want_process(session_id, name)
+                row = self._request_process(session_id, name)
             _wait(cancelled, deadline, _format_no_host(row), _LOOK_S)
             if time.monotonic() - wanted_at < LAPSE_PATIENCE_S:
                 row = self._rows.find(session_id, ResourceKind.MCP_STDIO, name)
             else:
-                row, wanted_at = self._want_process(session_id, name), time.monotonic()
+                row, wanted_at = self._request_process(session_id, name), time.monotonic()
 
-    def _want_process(self, session_id: str, name: str, *, spares_lapsed: bool = False) -> ResourceView:
+    def _request_process(self, session_id: str, name: str, *, spares_lapsed: bool = False) -> ResourceView:
         try:
             return self._rows.request_resource(session_id, ResourceKind.MCP_STDIO, name, spares_lapsed=spares_lapsed)
         except SessionUnknown as error:
@@ -129,8 +124,8 @@ class StdioServers:
             log.info("mcp.use_not_noted", resource_id=use.resource.resource_id)
 
 
-def _wait(cancelled: CallStopping, deadline: float, problem: str, seconds: float) -> None:
-    """Raises ``McpError`` when there is no more time."""
+def _wait(cancelled: Cancellation, deadline: float, problem: str, seconds: float) -> None:
+    """Wait for ``seconds``. Raises ``McpError`` when the call is cancelled or has no more time."""
     if time.monotonic() >= deadline:
         raise McpError(problem)
     if cancelled.wait(seconds):

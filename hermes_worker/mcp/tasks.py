@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.remote_tasks import AGE_S_MAX, FAILURES_MAX, IS_TASKS, RemoteTask
@@ -49,12 +49,14 @@ def poll_task(asking: McpExchange, task: RemoteTask, context: ToolContext) -> To
             try:
                 answer = parse_answer(view.result or {})
             except McpError as error:
-                return error_result(f"the task has ended, and {error}")
+                return build_error_result(f"the task has ended, and {error}")
             return render_result(answer, context)
         case "failed":
-            return error_result(f"the server says that the task failed: {view.error or view.message or 'no reason'}")
+            return build_error_result(
+                f"the server says that the task failed: {view.error or view.message or 'no reason'}"
+            )
         case "cancelled":
-            return error_result(f"the server says that the task was cancelled. {view.message}".strip())
+            return build_error_result(f"the server says that the task was cancelled. {view.message}".strip())
         case "input_required":
             return _ask_person(asking, task, view)
         case _:
@@ -79,7 +81,7 @@ def cancel_task(asking: McpExchange, task: RemoteTask) -> None:
 def _retry_look(task: RemoteTask, error: McpError) -> ToolResult:
     is_unknown_there = isinstance(error, McpRefusal) and error.code == _UNKNOWN_TASK
     if is_unknown_there or task.failures + 1 >= FAILURES_MAX:
-        said = error_result(f"the task that the server began is lost: {error}. It may have acted all the same")
+        said = build_error_result(f"the task that the server began is lost: {error}. It may have acted all the same")
         return replace(said, is_unknown=True)
     return ToolResult(text="", task=replace(task, failures=task.failures + 1))
 
@@ -87,7 +89,7 @@ def _retry_look(task: RemoteTask, error: McpError) -> ToolResult:
 def _require_young(task: RemoteTask) -> ToolResult:
     if time.time() - task.begun_at > AGE_S_MAX:
         return replace(
-            error_result("the task did not end within a week; nobody waits for it any more"), is_unknown=True
+            build_error_result("the task did not end within a week; nobody waits for it any more"), is_unknown=True
         )
     return ToolResult(text="", task=task)
 

@@ -23,7 +23,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import OPEN_STATUSES, CallStatus, ExitReason, RunStatus, WaitKind
 from hermes_worker.metrics.catalogue import BY_NAME, METRICS, MetricKind, MetricScope
 from hermes_worker.metrics.labels import LabelValues
-from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, log, snapshot_counters, snapshot_durations
+from hermes_worker.observe import DURATIONS_S, EVENTS, Durations, copy_counters, copy_durations, log
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.fleet import FleetReading, load_fleet
 from hermes_worker.store.revisions import find_newest
@@ -68,20 +68,20 @@ class ProcessCollector(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterable[Family]:
-        yield from _build_families([*self._samples()], MetricScope.PROCESS)
-        yield from _build_histograms(snapshot_durations())
+        yield from _build_families([*self._collect_samples()], MetricScope.PROCESS)
+        yield from _build_histograms(copy_durations())
 
     def describe(self) -> Iterable[Family]:
         """Empty, so that nothing is asked when the collector is registered."""
         return []
 
-    def _samples(self) -> Iterator[Sample]:
+    def _collect_samples(self) -> Iterator[Sample]:
         yield "hermes_build_info", (version("hermes-worker"), find_newest(), self._role), 1.0
         for failure in FailureKind:
             yield "hermes_process_events", ("model.failed", failure.value), 0
         for event in _ALERTING:
             yield "hermes_process_events", (event, ""), 0
-        for name, number in snapshot_counters().items():
+        for name, number in copy_counters().items():
             event, _, kind = (name, "", "") if name in EVENTS else name.rpartition(".")
             if number:
                 yield "hermes_process_events", (event, kind), number
@@ -126,17 +126,17 @@ class FleetCollector(Collector):
         self._look = _LastReading(at=-_READ_EVERY_S, state=None)
 
     def collect(self) -> Iterable[Family]:
-        state = self._recent_reading()
+        state = self._get_recent_reading()
         readable: Sample = ("hermes_fleet_readable", (), float(state is not None))
-        found = () if state is None else (*_zero_samples(self._values), *_fleet_samples(state))
+        found = () if state is None else (*_iterate_zero_samples(self._values), *_iterate_fleet_samples(state))
         samples = [readable, *found]
-        yield from _build_families([self._bound_labels(sample) for sample in samples], MetricScope.FLEET)
+        yield from _build_families([self._restrict_labels(sample) for sample in samples], MetricScope.FLEET)
 
     def describe(self) -> Iterable[Family]:
         """Empty, so that nothing is asked when the collector is registered."""
         return []
 
-    def _recent_reading(self) -> FleetReading | None:
+    def _get_recent_reading(self) -> FleetReading | None:
         with self._lock:
             if time.monotonic() - self._look.at >= _READ_EVERY_S:
                 self._look = _LastReading(at=time.monotonic(), state=self._read())
@@ -149,15 +149,15 @@ class FleetCollector(Collector):
             log.warning("database.unreachable", doing="metrics", error=str(error))
             return None
 
-    def _bound_labels(self, sample: Sample) -> Sample:
+    def _restrict_labels(self, sample: Sample) -> Sample:
         name, values, number = sample
         labels = BY_NAME[name].labels
-        return name, tuple(map(self._values.bound_value, labels, values)), number
+        return name, tuple(map(self._values.restrict_value, labels, values)), number
 
 
-def _fleet_samples(state: FleetReading) -> Iterator[Sample]:
+def _iterate_fleet_samples(state: FleetReading) -> Iterator[Sample]:
     for (measure, labels), amount in state.totals.items():
-        yield _sample_of_measure(measure, labels, amount)
+        yield _build_sample(measure, labels, amount)
     for queue in state.backlog:
         yield "hermes_queue_due", (queue.queue,), queue.due
         yield "hermes_queue_claimed", (queue.queue,), queue.claimed
@@ -191,7 +191,7 @@ _NO_JOBS = dict.fromkeys(("scheduled", "paused", "completed", "error"), 0)
 _NANO = 1e-9
 
 
-def _sample_of_measure(measure: str, labels: tuple[str, ...], amount: int) -> Sample:
+def _build_sample(measure: str, labels: tuple[str, ...], amount: int) -> Sample:
     if measure in _TOKENS:
         return "hermes_tokens", (*labels, _TOKENS[measure]), amount
     match measure:
@@ -211,7 +211,7 @@ _NOT_STARTED = ("missed", "failed_to_start")
 _DELIVERY_ENDS = ("delivered", "failed", "abandoned")
 
 
-def _zero_samples(values: LabelValues) -> Iterator[Sample]:
+def _iterate_zero_samples(values: LabelValues) -> Iterator[Sample]:
     """List zeros for counters that have counted nothing yet and that an alert reads: ``rate`` does not see the first
     thing that a new one counts."""
     yield "hermes_tool_calls", (CallStatus.UNKNOWN.value, Replay.ONCE.value), 0

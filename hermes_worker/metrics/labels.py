@@ -36,7 +36,7 @@ class LabelValues:
         """The values of ``model`` or ``platform`` beside ``other``, in order."""
         return tuple(sorted(self._known[label]))
 
-    def bound_value(self, label: str, value: str) -> str:
+    def restrict_value(self, label: str, value: str) -> str:
         """``value``, or ``other`` when it is not known to the settings or the extensions in force."""
         return value if label not in _FROM_OUTSIDE or value in self._known[label] else OTHER
 

@@ -12,25 +12,25 @@ from hermes_worker.core.key_states import KeyRules
 from hermes_worker.core.logins import Login
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import Cost, Pricing, parse_own_price
-from hermes_worker.models.governor import ConfiguredLimits
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import NamedModel, parse_named_model
-from hermes_worker.store.engine.database import Database
 
 if TYPE_CHECKING:
     from hermes_worker.models.base import Provider
     from hermes_worker.models.chain import ModelChoice, ProviderChain
     from hermes_worker.models.endpoint import Endpoint
-    from hermes_worker.models.factory import ProviderExtras
+    from hermes_worker.models.governor import ConfiguredLimits
     from hermes_worker.models.login import TokenSource
     from hermes_worker.models.logins import Exchange, LoginTokens
+    from hermes_worker.settings.kinds import ProviderOptions
+    from hermes_worker.store.engine.database import Database
 
 
 def build_provider(settings: Settings) -> Provider:
     """Build the provider that the settings name. Raises ``ConfigurationError`` when a part of it is missing."""
-    from hermes_worker.models.factory import shared_provider
+    from hermes_worker.models.factory import get_shared_provider
 
-    return shared_provider(*find_wire_and_endpoint(settings))
+    return get_shared_provider(*find_wire_and_endpoint(settings))
 
 
 def find_endpoint(settings: Settings) -> Endpoint:
@@ -150,11 +150,11 @@ def list_auxiliary_names(settings: Settings) -> dict[str, Sequence[str]]:
 
 
 def build_named_choices(settings: Settings, named: Sequence[str]) -> list[ModelChoice]:
-    """The settings of providers that are given in the form of ``setting_kinds.named_model``."""
-    return [_named_choice(settings, name) for name in map(parse_named_model, named)]
+    """Build the settings of providers that are named as ``provider:model@address$KEY_VARIABLE``."""
+    return [_build_named_choice(settings, name) for name in map(parse_named_model, named)]
 
 
-def _named_choice(settings: Settings, name: NamedModel) -> ModelChoice:
+def _build_named_choice(settings: Settings, name: NamedModel) -> ModelChoice:
     """The settings of one provider. A key variable that is named belongs to this entry, whatever its address: the same
     person wrote both.
     """
@@ -173,15 +173,13 @@ def _named_choice(settings: Settings, name: NamedModel) -> ModelChoice:
     return _add_keys(choice, [key.reveal()] if key is not None else [])
 
 
-def _build_extras(settings: Settings, provider: str | None, base_url: str | None = None) -> ProviderExtras:
+def _build_extras(settings: Settings, provider: str | None, base_url: str | None = None) -> ProviderOptions:
     """The further settings of this provider, under any of its names."""
-    from hermes_worker.models.catalog import find_provider, provider_of_host
-    from hermes_worker.models.factory import ProviderExtras
+    from hermes_worker.models.catalog import find_provider, find_provider_by_host
 
-    row = find_provider(provider) if provider else provider_of_host(base_url or "")
+    row = find_provider(provider) if provider else find_provider_by_host(base_url or "")
     names = (row.name, *row.aliases) if row is not None else (provider or "custom",)
-    said = settings.model.find_options(*names)
-    return ProviderExtras(region=said.region, service_tier=said.service_tier, headers=said.headers, body=said.body)
+    return settings.model.find_options(*names)
 
 
 def build_model_choice(settings: Settings) -> ModelChoice:
@@ -214,9 +212,9 @@ def _find_vendor_keys(settings: Settings, provider: str | None, base_url: str | 
     """The provider's keys from its usual variables; never for an address that is not its own. Servers that people run
     themselves (``vllm``) have no address of their own, so their keys are sent to the configured one.
     """
-    from hermes_worker.models.catalog import find_provider, provider_of_host
+    from hermes_worker.models.catalog import find_provider, find_provider_by_host
 
-    at_address = provider_of_host(base_url or "")
+    at_address = find_provider_by_host(base_url or "")
     row = find_provider(provider) if provider else at_address
     is_theirs = row is at_address or (row is not None and row.is_own_server and at_address is None)
     if row is None or (base_url and not is_theirs):
@@ -229,6 +227,8 @@ def _find_vendor_keys(settings: Settings, provider: str | None, base_url: str | 
 
 
 def build_configured_limits(settings: Settings) -> ConfiguredLimits:
+    from hermes_worker.models.governor import ConfiguredLimits
+
     model = settings.model
     return ConfiguredLimits(
         requests_per_min=model.requests_per_min,
@@ -239,24 +239,24 @@ def build_configured_limits(settings: Settings) -> ConfiguredLimits:
 
 def build_pricing(settings: Settings) -> Pricing:
     """The prices of model calls, for code that cannot ask a provider: the sweeper, also where no provider is set up."""
-    from hermes_worker.models.catalog import find_provider, provider_of_host
-    from hermes_worker.models.prices import cost_of
+    from hermes_worker.models.catalog import find_provider, find_provider_by_host
+    from hermes_worker.models.prices import compute_cost
 
     model = settings.model
-    row = (find_provider(model.provider) if model.provider else None) or provider_of_host(model.base_url or "")
+    row = (find_provider(model.provider) if model.provider else None) or find_provider_by_host(model.base_url or "")
     first = model.provider or (row.name if row else "custom")
     own = dict(parse_own_price(text) for text in model.prices)
     others = [(name.provider, name.model) for name in map(parse_named_model, model.fallbacks)]
 
-    def cost(asked_for: str, position: int, usage: Usage) -> Cost:
+    def price_usage(asked_for: str, position: int, usage: Usage) -> Cost:
         provider, name = (first, asked_for) if not position or not others else others[min(position, len(others)) - 1]
-        return cost_of(usage, provider=provider, model=name, own_prices=own)
+        return compute_cost(usage, provider=provider, model=name, own_prices=own)
 
-    return cost
+    return price_usage
 
 
 def build_key_rules(settings: Settings) -> KeyRules:
-    """When keys of providers are closed, and how often they are tried."""
+    """Build the rules by which a provider's key is closed and tried again."""
     model = settings.model
     return KeyRules(
         probe_first_s=model.probe_first_s,

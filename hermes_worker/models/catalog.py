@@ -26,22 +26,22 @@ __all__ = [
     "ProviderRow",
     "Wire",
     "WireChoice",
-    "cache_layout",
+    "build_provider_address",
+    "choose_cache_layout",
+    "choose_output_cap_parameter",
+    "choose_thinking_policy",
     "find_issuer",
     "find_provider",
+    "find_provider_by_host",
+    "find_stated_window",
     "find_thinker",
     "find_wire_needs",
-    "hostname",
     "is_local",
-    "output_cap_parameter",
-    "provider_address",
-    "provider_of_host",
-    "provider_rows",
+    "list_provider_rows",
+    "list_wire_rows",
+    "parse_hostname",
     "resolve_wire",
     "silence_s",
-    "stated_window",
-    "thinking_policy",
-    "wire_rows",
 ]
 
 
@@ -57,19 +57,19 @@ def _index_rows_by_name(found: Installed) -> Mapping[str, ProviderRow]:
 
 @lru_cache(maxsize=4)
 def _build_wires(found: Installed) -> Mapping[str, WireRow]:
-    return MappingProxyType({name: _wire_row(wire) for name, wire in found.wires.items()})
+    return MappingProxyType({name: _build_wire_row(wire) for name, wire in found.wires.items()})
 
 
-def _wire_row(wire: WireDeclaration) -> WireRow:
+def _build_wire_row(wire: WireDeclaration) -> WireRow:
     return wire if isinstance(wire, WireRow) else WireRow(name=wire.name, implementation=wire.implementation)
 
 
-def provider_rows() -> Mapping[str, ProviderRow]:
+def list_provider_rows() -> Mapping[str, ProviderRow]:
     """The rows of all enabled extensions, by name."""
     return _build_rows(installed.get_installed())
 
 
-def wire_rows() -> Mapping[str, WireRow]:
+def list_wire_rows() -> Mapping[str, WireRow]:
     """Every wire that can be spoken, by name."""
     return _build_wires(installed.get_installed())
 
@@ -79,14 +79,14 @@ def find_provider(name: str) -> ProviderRow | None:
     return _index_rows_by_name(installed.get_installed()).get(name.strip().lower())
 
 
-def provider_of_host(base_url: str) -> ProviderRow | None:
+def find_provider_by_host(base_url: str) -> ProviderRow | None:
     """The row whose host this is; ``None`` for a server of the user's own."""
     path = _normalize_path(base_url)
-    fitting = [row for row in _find_rows_of_host(hostname(base_url)) if path.startswith(row.path)]
+    fitting = [row for row in _find_rows_of_host(parse_hostname(base_url)) if path.startswith(row.path)]
     return max(fitting, key=lambda row: len(row.path), default=None)
 
 
-def provider_address(row: ProviderRow, region: str = "") -> str:
+def build_provider_address(row: ProviderRow, region: str = "") -> str:
     """The address of a provider whose user gave none; empty where every user has one of their own.
 
     Raises ``ConfigurationError`` for a region that the provider does not have.
@@ -103,17 +103,17 @@ def provider_address(row: ProviderRow, region: str = "") -> str:
 
 def _find_rows_of_host(host: str) -> tuple[ProviderRow, ...]:
     """The rows that name the host most narrowly; several where one host serves several providers."""
-    return _owners_of(host, installed.get_installed()) if host else ()
+    return _find_owners(host, installed.get_installed()) if host else ()
 
 
 @lru_cache(maxsize=256)
-def _owners_of(host: str, found: Installed) -> tuple[ProviderRow, ...]:
-    fits = [(_narrowness(row, host), row) for row in _build_rows(found).values()]
+def _find_owners(host: str, found: Installed) -> tuple[ProviderRow, ...]:
+    fits = [(_measure_narrowness(row, host), row) for row in _build_rows(found).values()]
     narrowest = max((fit for fit, _ in fits), default=0)
     return tuple(row for fit, row in fits if fit == narrowest) if narrowest else ()
 
 
-def _narrowness(row: ProviderRow, host: str) -> int:
+def _measure_narrowness(row: ProviderRow, host: str) -> int:
     """How much of a host name a row names, for choosing the narrowest; 0 for a host that is not the row's."""
     if row.host_pattern and re.fullmatch(row.host_pattern, host):
         return len(host)
@@ -135,7 +135,7 @@ def _normalize_path(base_url: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- hosts
 
 
-def hostname(base_url: str) -> str:
+def parse_hostname(base_url: str) -> str:
     """The host of an address, lower case, without port and trailing dot; empty when there is none.
 
     Rules about a provider look at this and never at the text of the address, where anybody may write any name.
@@ -150,7 +150,7 @@ def hostname(base_url: str) -> str:
 
 def is_local(base_url: str) -> bool:
     """Whether the host is this machine or a private address, where models are slow and idle streams are not dropped."""
-    host = hostname(base_url)
+    host = parse_hostname(base_url)
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -178,10 +178,10 @@ def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, m
 
     An ``api_mode`` that is no wire counts as not given, as in the original; the factory has rejected it before.
     """
-    home = provider_of_host(base_url)
+    home = find_provider_by_host(base_url)
     row = find_provider(provider) if provider and provider.strip() else home
     name = row.name if row else (provider or "").strip().lower()
-    if api_mode is not None and api_mode in wire_rows():
+    if api_mode is not None and api_mode in list_wire_rows():
         return WireChoice(wire=_to_wire(api_mode), provider=name, is_explicit=True)
     wire = _choose_wire(row, home, base_url, model)
     return WireChoice(wire=_to_wire(wire), provider=name, is_explicit=False)
@@ -192,7 +192,7 @@ def _choose_wire(row: ProviderRow | None, home: ProviderRow | None, base_url: st
         return row.wire
     if base_url.rstrip("/").endswith("/anthropic"):
         return Wire.ANTHROPIC_MESSAGES
-    slug = _model_slug(model)
+    slug = _derive_model_slug(model)
     for rule in row.model_wires if row is not None else ():
         if re.match(rule.pattern, slug):
             return rule.wire
@@ -207,16 +207,16 @@ def _to_wire(wire: str) -> str:
     return Wire(wire) if wire in set(Wire) else wire
 
 
-def _model_slug(model: str) -> str:
+def _derive_model_slug(model: str) -> str:
     return model.strip().lower().rpartition("/")[2]
 
 
 # ------------------------------------------------------------------------------------------------- rules by the model
 
 
-def output_cap_parameter(base_url: str, model: str) -> str:
+def choose_output_cap_parameter(base_url: str, model: str) -> str:
     """The name of the output limit in a chat completion."""
-    home = provider_of_host(base_url)
+    home = find_provider_by_host(base_url)
     return (home.output_cap if home is not None else None) or find_traits(model).output_cap or "max_tokens"
 
 
@@ -229,10 +229,10 @@ def silence_s(model: str) -> float:
     return find_traits(model).silence_s or 0.0
 
 
-def stated_window(provider: str, model: str) -> int | None:
+def find_stated_window(provider: str, model: str) -> int | None:
     """The context window in tokens that is known of the model before a server was asked; ``None`` when none is."""
     row = find_provider(provider)
-    served = row.windows.get(_model_slug(model)) if row is not None else None
+    served = row.windows.get(_derive_model_slug(model)) if row is not None else None
     return served or find_traits(model).window
 
 
@@ -245,7 +245,7 @@ def find_wire_needs(*, provider: str, model: str, host: str, wire: str = Wire.CH
     """
     home, named, model_traits = _find_row_of_host(host), find_provider(provider), find_traits(model)
     rows = [row for row in (home, named) if row is not None]
-    spoken = wire_rows().get(wire)
+    spoken = list_wire_rows().get(wire)
     echoes = any(row.echoes_reasoning for row in rows) or bool(model_traits.echoes_reasoning)
     is_chat = wire == Wire.CHAT_COMPLETIONS
     return (spoken.needs if spoken is not None else STANDARD) | WireNeeds(
@@ -264,7 +264,7 @@ def find_thinker(*, provider: str, model: str, host: str) -> str:
     return find_traits(model).family or (row.name if row is not None else provider or host)
 
 
-def thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
+def choose_thinking_policy(*, host: str, model: str) -> ThinkingPolicy:
     """What to do with thinking that is sent again over Anthropic's wire to ``host`` (a bare host name)."""
     home = _find_row_of_host(host)
     return find_traits(model).thinking or (home.thinking if home is not None else None) or ThinkingPolicy.STRIP
@@ -288,7 +288,7 @@ class CacheTarget:
     is_anthropic_wire: bool
 
 
-def cache_layout(target: CacheTarget) -> CacheLayout | None:
+def choose_cache_layout(target: CacheTarget) -> CacheLayout | None:
     """The cache marks for requests to ``target``; ``None`` when marks would be ignored or refused."""
     family = find_traits(target.model).family
     wire = Wire.ANTHROPIC_MESSAGES if target.is_anthropic_wire else None

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.logins import Login
 from hermes_worker.models.base import Abort, Provider
-from hermes_worker.models.catalog import hostname, stated_window, wire_rows
+from hermes_worker.models.catalog import find_stated_window, list_wire_rows, parse_hostname
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
-from hermes_worker.models.factory import NO_EXTRAS, ProviderExtras, find_provider_row, resolve_endpoint, shared_provider
+from hermes_worker.models.factory import find_provider_row, get_shared_provider, resolve_endpoint
 from hermes_worker.models.login import LoginProvider, TokenSource
 from hermes_worker.models.windows import ServedWindow, WindowAnswers
+from hermes_worker.settings.kinds import NO_OPTIONS, ProviderOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class ModelChoice:
     logins: tuple[Login, ...] = ()
     """Used before any key."""
     proxy_url: str | None = None
-    extras: ProviderExtras = NO_EXTRAS
+    extras: ProviderOptions = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class ProviderChain:
         self._grants = grants
         self._windows = WindowAnswers()
         self._primary = primary if grants else replace(primary, logins=())
-        self._fallbacks = _usable_choices(primary, fallbacks)
+        self._fallbacks = _select_usable_choices(primary, fallbacks)
         self._routes: dict[tuple[str, int, str, int], ModelRoute] = {}
 
     def __len__(self) -> int:
@@ -84,16 +85,17 @@ class ProviderChain:
         """Whether some provider of the chain has several keys."""
         return any(_has_pool(choice) for choice in (self._primary, *self._fallbacks))
 
-    def credentials(self, model: str, position: int) -> Sequence[str]:
-        """Names of the keys that may be used at ``position``, if there is a choice; else empty. Raises as ``route``."""
-        if not _has_pool(self._choice_at(position)):
+    def list_credentials(self, model: str, position: int) -> Sequence[str]:
+        """Names of the keys that may be used at ``position``, if there is a choice; else empty. Raises
+        ``ConfigurationError``."""
+        if not _has_pool(self._find_choice(position)):
             return ()
-        choice = self._choice_for_model(model, position)
-        _, endpoint = _endpoint_of(choice)
-        keys = (_credential_name(keyed) for keyed in _endpoints_by_key(endpoint, choice))
+        choice = self._find_choice_for_model(model, position)
+        _, endpoint = _resolve_endpoint(choice)
+        keys = (_name_credential(keyed) for keyed in _iterate_endpoints(endpoint, choice))
         return (*(login.name for login in choice.logins), *keys)
 
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+    def resolve_route(self, model: str, position: int, credential: str = "") -> ModelRoute:
         """The route at ``position`` for a run that wants ``model``; a position past the end gives the last one, for a
         run that began under a longer chain. ``credential`` is one of ``credentials``; without it, the first is used.
 
@@ -102,7 +104,7 @@ class ProviderChain:
         wanted = (model, position, credential, os.getpid())  # a provider's connections are of one process
         route = self._routes.get(wanted)
         if route is None:
-            route = self._new_route(model, position, credential)
+            route = self._build_route(model, position, credential)
             if route.renew is None:  # a login's remembers the token of one call
                 self._keep_route(wanted, route)
         return route
@@ -112,13 +114,13 @@ class ProviderChain:
             self._routes.clear()  # rare, and cheaper than keeping an order
         self._routes[wanted] = route
 
-    def _new_route(self, model: str, position: int, credential: str) -> ModelRoute:
-        choice = self._choice_for_model(model, position)
-        wire, endpoint = _endpoint_of(choice)
-        login = _login_of(choice, credential)
+    def _build_route(self, model: str, position: int, credential: str) -> ModelRoute:
+        choice = self._find_choice_for_model(model, position)
+        wire, endpoint = _resolve_endpoint(choice)
+        login = _find_login(choice, credential)
         if login is None and credential:
             endpoint = next(
-                (keyed for keyed in _endpoints_by_key(endpoint, choice) if _credential_name(keyed) == credential),
+                (keyed for keyed in _iterate_endpoints(endpoint, choice) if _name_credential(keyed) == credential),
                 endpoint,
             )
         provider, renew = self._build_provider(wire, endpoint, login)
@@ -128,18 +130,18 @@ class ProviderChain:
             model=choice.model,
             wire=wire,
             is_own_server=row.is_own_server,
-            stated=stated_window(endpoint.provider, choice.model),
+            stated=find_stated_window(endpoint.provider, choice.model),
             answers=self._windows,
         )
         return ModelRoute(
             provider=provider,
             name=endpoint.provider,
             model=choice.model,
-            host=hostname(endpoint.base_url),
+            host=parse_hostname(endpoint.base_url),
             wire=wire,
-            credential=login.name if login else _credential_name(endpoint),
+            credential=login.name if login else _name_credential(endpoint),
             is_aggregator=row.is_aggregator,
-            window=window if wire_rows()[wire].headers and not login else None,
+            window=window if list_wire_rows()[wire].headers and not login else None,
             cuts_silently=row.cuts_silently,
             renew=renew,
         )
@@ -148,51 +150,51 @@ class ProviderChain:
         self, wire: str, endpoint: Endpoint, login: Login | None
     ) -> tuple[Provider, Callable[[Abort], None] | None]:
         if login is None or self._grants is None:
-            return shared_provider(wire, endpoint), None
+            return get_shared_provider(wire, endpoint), None
         provider = LoginProvider(wire, endpoint, login, self._grants)
         return provider, provider.renew
 
-    def _choice_for_model(self, model: str, position: int) -> ModelChoice:
-        choice = self._choice_at(position)
+    def _find_choice_for_model(self, model: str, position: int) -> ModelChoice:
+        choice = self._find_choice(position)
         return replace(choice, model=model) if choice is self._primary and model else choice
 
-    def _choice_at(self, position: int) -> ModelChoice:
+    def _find_choice(self, position: int) -> ModelChoice:
         return (self._primary, *self._fallbacks)[min(position, len(self._fallbacks))]
 
 
 def is_usable(choice: ModelChoice) -> bool:
     """Return whether the provider is set up: it has a key if it needs one, an address, and a model."""
-    return _place_of_choice(choice) is not None and bool(choice.model)
+    return _find_place(choice) is not None and bool(choice.model)
 
 
 def find_wire(choice: ModelChoice) -> str | None:
     """The name of the wire that a choice is asked over; ``None`` for a choice that cannot be used."""
     try:
-        return _endpoint_of(choice)[0]
+        return _resolve_endpoint(choice)[0]
     except ConfigurationError:
         return None
 
 
-def _usable_choices(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
+def _select_usable_choices(primary: ModelChoice, fallbacks: Sequence[ModelChoice]) -> tuple[ModelChoice, ...]:
     kept: list[ModelChoice] = []
-    taken = {_place_of_choice(primary)}
+    taken = {_find_place(primary)}
     for choice in fallbacks:
-        place = _place_of_choice(choice)
+        place = _find_place(choice)
         if place is not None and choice.model and place not in taken:
             taken.add(place)
             kept.append(choice)
     return tuple(kept)
 
 
-def _place_of_choice(choice: ModelChoice) -> tuple[str, str] | None:
+def _find_place(choice: ModelChoice) -> tuple[str, str] | None:
     """Address and model; ``None`` for a choice that cannot be used."""
     try:
-        return _endpoint_of(choice)[1].plain_url, choice.model
+        return _resolve_endpoint(choice)[1].plain_url, choice.model
     except ConfigurationError:
         return None
 
 
-def _endpoint_of(choice: ModelChoice) -> tuple[str, Endpoint]:
+def _resolve_endpoint(choice: ModelChoice) -> tuple[str, Endpoint]:
     return resolve_endpoint(choice, proxy_url=choice.proxy_url, needs_key=not choice.logins, extras=choice.extras)
 
 
@@ -200,18 +202,18 @@ def _has_pool(choice: ModelChoice) -> bool:
     return len(choice.logins) + bool(choice.api_key) + len(choice.more_keys) > 1
 
 
-def _login_of(choice: ModelChoice, credential: str) -> Login | None:
+def _find_login(choice: ModelChoice, credential: str) -> Login | None:
     return next((login for login in choice.logins if credential in ("", login.name)), None)
 
 
-def _endpoints_by_key(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
+def _iterate_endpoints(endpoint: Endpoint, choice: ModelChoice) -> Iterator[Endpoint]:
     """The endpoint, once with each of its keys."""
     if endpoint.api_key or not choice.logins:
         yield endpoint
     yield from (check_endpoint(replace(endpoint, api_key=key)) for key in choice.more_keys)
 
 
-def _credential_name(endpoint: Endpoint) -> str:
+def _name_credential(endpoint: Endpoint) -> str:
     """A name for the endpoint's key: a hash, salted by the address and cut short, which identifies the key only to a
     process that has it.
     """
@@ -225,10 +227,10 @@ class NoChain:
     def __len__(self) -> int:
         return 1
 
-    def credentials(self, model: str, position: int) -> Sequence[str]:
+    def list_credentials(self, model: str, position: int) -> Sequence[str]:
         return ()
 
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+    def resolve_route(self, model: str, position: int, credential: str = "") -> ModelRoute:
         """Raises ``ConfigurationError``."""
         raise ConfigurationError(
             "this worker makes no model calls; start one with 'hermes-worker start worker --queues model'"

@@ -1,9 +1,15 @@
 """HTTP connections on which one call can be cut off without touching the calls beside it.
 
-A model call blocks a thread: in name resolution, in ``connect``, in the TLS handshake, waiting for the first byte, or
-in the middle of a stream. To end it from another thread, something has to wake exactly that thread. So every call
-carries a ``Line``, which knows what the call is blocked on at the moment, and ``Line.cut`` wakes it: it shuts the
-call's socket down (the blocked ``recv`` then returns end-of-file), or sets the event it waits for.
+Theory of operation. A model call blocks a thread: in name resolution, in ``connect``, in the TLS handshake, waiting for
+the first byte, or in the middle of a stream. To end it from another thread, something has to wake exactly that thread.
+So every call carries a ``Line``, which knows what the call is blocked on at the moment, and ``Line.cut`` wakes it: it
+shuts the call's socket down (the blocked ``recv`` then returns end-of-file), or sets the event it waits for:
+
+    the call is in        ``cut`` wakes it by
+    name resolution       the event ``_Lookup`` waits for; its thread, which nothing can wake, is left to end by itself
+    ``connect``           shutting the socket down; it also looks at the line every ``_CONNECT_POLL_MS``
+    TLS, a read, a write  shutting the socket down below TLS
+    nothing yet, or over  nothing: the next ``attach`` raises ``LineCut``; a released line has nothing to wake
 
 ``httpx2`` offers no such handle, so this module is a transport of its own, made of httpcore2's public parts:
 
@@ -13,6 +19,10 @@ call's socket down (the blocked ``recv`` then returns end-of-file), or sets the 
 - ``_Stream`` is one socket, before and after TLS.
 
 The line travels to the backend in a thread-local, because the SDK between the two has no place for it.
+
+Two things look wrong and are right. The number of open connections has no limit here, because the threads of a worker
+are one. And a connection goes back to the stack only after ``Line.release``, under the line's lock: a ``cut`` that
+comes late finds nothing to shut down, and never the next call.
 """
 
 from __future__ import annotations
@@ -269,7 +279,7 @@ class _Backend(httpcore2.NetworkBackend):
         line = _current.line or Line()
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            stream = _connect_any(_Lookup(host, port).addresses(line, deadline), line, deadline)
+            stream = _connect_any(_Lookup(host, port).find_addresses(line, deadline), line, deadline)
             for option in (*(socket_options or ()), *_SOCKET_OPTIONS):
                 stream.get_extra_info("socket").setsockopt(*option)
         except TimeoutError as error:
@@ -289,7 +299,7 @@ class _Lookup:
         self._addresses: list[_Address] | None = None
         self._error: OSError | None = None
 
-    def addresses(self, line: Line, deadline: float | None) -> list[_Address]:
+    def find_addresses(self, line: Line, deadline: float | None) -> list[_Address]:
         with contextlib.suppress(socket.gaierror, UnicodeError):  # not an address: a name, or nothing at all
             return _resolve_host(self._host, self._port, socket.AI_NUMERICHOST)
         line.attach(self._is_done.set)
@@ -372,7 +382,7 @@ class CuttableTransport(httpx2.BaseTransport):
     def __init__(self, *, proxy_url: str | None = None, ssl_context: ssl.SSLContext | None = None) -> None:
         # Only its ``create_connection`` is used: that knows about proxies and tunnels. It never pools anything.
         self._factory = httpcore2.ConnectionPool(
-            ssl_context=ssl_context or shared_ssl_context(),
+            ssl_context=ssl_context or get_shared_ssl_context(),
             proxy=httpcore2.Proxy(proxy_url) if proxy_url else None,
             network_backend=_Backend(),
             keepalive_expiry=KEEPALIVE_S,
@@ -382,9 +392,9 @@ class CuttableTransport(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         line = _current.line or Line()
-        core_request = _core_request(request)
+        core_request = _to_core_request(request)
         with _translate_errors():
-            connection = self._connection_for(core_request.url.origin, line)
+            connection = self._get_connection(core_request.url.origin, line)
             response = connection.handle_request(core_request)
         return httpx2.Response(
             status_code=response.status,
@@ -399,7 +409,7 @@ class CuttableTransport(httpx2.BaseTransport):
         for entry in idle:
             entry.connection.close()
 
-    def _connection_for(self, origin: httpcore2.Origin, line: Line) -> httpcore2.ConnectionInterface:
+    def _get_connection(self, origin: httpcore2.Origin, line: Line) -> httpcore2.ConnectionInterface:
         while (entry := self._pop_idle()) is not None:
             if entry.connection.can_handle_request(origin) and not entry.connection.has_expired():
                 try:
@@ -471,7 +481,7 @@ class _Body(httpx2.SyncByteStream):
             give_back()
 
 
-def _core_request(request: httpx2.Request) -> httpcore2.Request:
+def _to_core_request(request: httpx2.Request) -> httpcore2.Request:
     return httpcore2.Request(
         method=request.method,
         url=httpcore2.URL(
@@ -517,6 +527,6 @@ def build_timeouts(*, connect_s: float, read_s: float) -> httpx2.Timeout:
 
 
 @functools.cache
-def shared_ssl_context() -> ssl.SSLContext:
+def get_shared_ssl_context() -> ssl.SSLContext:
     """The system's certificates, read once: a context takes 20 ms and 1 MB to build."""
     return httpx2.create_ssl_context()

@@ -69,9 +69,9 @@ class CredentialPool:
     def __init__(self, client: redis.Redis, strategy: Strategy = Strategy.FILL_FIRST) -> None:
         self._strategy = strategy
         self._state = FleetState(client, "choosing a key")
-        self._choose = self._state.script(_CHOOSE)
-        self._rest = self._state.script(_REST)
-        self._release = self._state.script(_RELEASE)
+        self._choose = self._state.make_script(_CHOOSE)
+        self._rest = self._state.make_script(_REST)
+        self._release = self._state.make_script(_RELEASE)
         self._lock = threading.Lock()
         self._resting: dict[str, float] = {}
 

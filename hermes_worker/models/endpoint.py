@@ -45,7 +45,7 @@ class Endpoint:
     sends_stream_options: bool = True
     """Whether to ask for usage in the stream; some servers reject the question."""
     sends_cache_key: bool = False
-    """Whether to send the session id as ``prompt_cache_key``, so that one conversation meets one cache."""
+    """Whether to send the session id as ``derive_prompt_cache_key``, so that one conversation meets one cache."""
     read_timeout_s: float = READ_TIMEOUT_S
     """Longest silence between two bytes of a reply."""
     connect_timeout_s: float = CONNECT_TIMEOUT_S

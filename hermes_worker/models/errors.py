@@ -38,7 +38,7 @@ def translate_error(error: Exception, place: CallPlace, size: RequestSize | None
     The SDKs need not be told apart: all that are used here carry the response, its status and its body under the same
     names, and keep errors of the network behind words of their own ("Request timed out.").
     """
-    response = _response_of(error)
+    response = _find_response(error)
     if response is not None and 300 <= response.status_code < 400:
         return _redirect_error(response, place)
     telling = error.__cause__ if isinstance(error.__cause__, httpx2.HTTPError) else error
@@ -49,7 +49,7 @@ def translate_error(error: Exception, place: CallPlace, size: RequestSize | None
         model=place.model,
         overflow=row.overflow if row is not None else (),
         now_s=time.time(),
-        document=_document_of(response),
+        document=_read_document(response),
     )
     verdict = classify(seen, size)
     status = getattr(error, "status_code", None)
@@ -63,7 +63,7 @@ def translate_error(error: Exception, place: CallPlace, size: RequestSize | None
     )
 
 
-def _document_of(response: httpx2.Response | None) -> object:
+def _read_document(response: httpx2.Response | None) -> object:
     """The whole body of an answer, where it is JSON and was read."""
     try:
         return json.loads(response.content) if response is not None else None
@@ -71,28 +71,29 @@ def _document_of(response: httpx2.Response | None) -> object:
         return None
 
 
-def _response_of(error: Exception) -> httpx2.Response | None:
+def _find_response(error: Exception) -> httpx2.Response | None:
     response = getattr(error, "response", None)
     return response if isinstance(response, httpx2.Response) else None
 
 
 def _format_message(error: Exception, verdict: Classification, place: CallPlace) -> str:
     said = verdict.message or "it gave no reason"
-    response = _response_of(error)
+    response = _find_response(error)
     match verdict.kind:
         case FailureKind.UNREACHABLE:
             return (
-                f"Could not connect to {place.base_url}: {_root_cause(error)}. Check that the server is running and "
+                f"Could not connect to {place.base_url}: {_find_root_cause(error)}. Check that the server is running "
+                f"and "
                 "that HERMES_BASE_URL (model.base_url in config.yaml) is its address."
             )
         case FailureKind.SSL_CERT_VERIFICATION:
-            return f"The certificate of {place.base_url} could not be verified: {_root_cause(error)}"
+            return f"The certificate of {place.base_url} could not be verified: {_find_root_cause(error)}"
         case _ if response is not None:
             return f"HTTP {response.status_code} from {place.base_url}: {said}{_format_hint(response, verdict, place)}"
         case _ if isinstance(error, StreamedError):
             return f"{place.base_url} broke its reply off with an error: {said}{_format_hint(None, verdict, place)}"
         case _:
-            return f"The call to {place.base_url} failed: {_root_cause(error)}"
+            return f"The call to {place.base_url} failed: {_find_root_cause(error)}"
 
 
 def _format_hint(response: httpx2.Response | None, verdict: Classification, place: CallPlace) -> str:
@@ -115,7 +116,7 @@ def _is_wrong_address(response: httpx2.Response, verdict: Classification) -> boo
     """Whether nothing is served at the address, as far as the answer tells: an answer in JSON with other words comes
     from a server that is right.
     """
-    says_nothing = _document_of(response) is None or NOTHING_SERVED.search(verdict.message.lower()) is not None
+    says_nothing = _read_document(response) is None or NOTHING_SERVED.search(verdict.message.lower()) is not None
     return response.status_code == 404 and says_nothing
 
 
@@ -126,7 +127,7 @@ def _redirect_error(response: httpx2.Response, place: CallPlace) -> ModelCallErr
     return ModelCallError(FailureKind.CONFIGURATION, redact(message, place.secrets), status=response.status_code)
 
 
-def _root_cause(error: BaseException) -> str:
+def _find_root_cause(error: BaseException) -> str:
     """The text nearest to the network: the SDK's own says "Connection error." and keeps the reason behind it."""
     current, text = error, str(error)
     for _ in range(6):

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar, cast
 import httpx2
 
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ModelRequest, dump_canonical_json
 from hermes_worker.core.rate_limits import parse_rate_limits
 from hermes_worker.core.recovery.classify import RequestSize
 from hermes_worker.models.base import Abort
@@ -30,7 +30,7 @@ from hermes_worker.models.connections import Line, use_line
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.errors import CallPlace, redact, translate_error
 from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError
-from hermes_worker.models.wires.sse import EventTooLarge, event_data
+from hermes_worker.models.wires.sse import EventTooLarge, iterate_event_data
 
 REPLY_BYTES_MAX = 64 * 1024 * 1024
 AFTER_END_S = 0.2
@@ -58,7 +58,7 @@ class Assembler(Protocol):
         """Take one event of a stream. Raises ``MalformedReply`` or ``StreamedError``."""
 
     def feed_whole(self, document: object) -> None:
-        """Take a reply that was not streamed. Raises as ``feed``, and ``MalformedReply`` when it is no reply."""
+        """Take a reply that was not streamed. Raises ``StreamedError``, and ``MalformedReply`` when it is no reply."""
 
     def finish(self, *, was_cut_short: bool = False) -> ModelReply:
         """Return the reply. Raises ``CutShort`` when it broke off before any text of it had come."""
@@ -129,14 +129,14 @@ class DialectLearner(Generic[_Dialect]):
                 reply = attempt(dialect, line)
             except ModelCallError as error:
                 if line.is_cut:
-                    raise _interruption(may_be_billed=error.may_be_billed) from error
+                    raise _build_interruption(may_be_billed=error.may_be_billed) from error
                 better = adapt(dialect, error)
                 if better is None:
                     raise
                 self._adopt(better, instead_of=dialect)
             else:
                 if line.is_cut:
-                    raise _interruption(may_be_billed=True)
+                    raise _build_interruption(may_be_billed=True)
                 return reply
 
     def _adopt(self, better: _Dialect, *, instead_of: _Dialect) -> None:
@@ -157,7 +157,7 @@ _REFUSED = (
 )
 
 
-def refusal_text(error: ModelCallError) -> str | None:
+def read_refusal_text(error: ModelCallError) -> str | None:
     """The text of a refusal of the request itself, in lower case, when it is about something that is not understood;
     else ``None``.
     """
@@ -165,23 +165,23 @@ def refusal_text(error: ModelCallError) -> str | None:
     return text if error.status in (400, 422) and any(word in text for word in _REFUSED) else None
 
 
-def patience_s(endpoint: Endpoint, request: ModelRequest) -> float:
+def compute_patience_s(endpoint: Endpoint, request: ModelRequest) -> float:
     """The longest silence to bear, in seconds: the endpoint's, or the model's if that thinks longer."""
     return max(endpoint.read_timeout_s, silence_s(request.model))
 
 
-def extra_fields(request: ModelRequest, endpoint: Endpoint) -> dict[str, str]:
+def build_extra_fields(request: ModelRequest, endpoint: Endpoint) -> dict[str, str]:
     """Fields that a wire does not build itself, as JSON: the endpoint's, and before them the request's."""
     tier = {"service_tier": endpoint.service_tier} if endpoint.service_tier else {}
-    return {name: canonical_json(value) for name, value in {**endpoint.body, **tier, **request.extra_body}.items()}
+    return {name: dump_canonical_json(value) for name, value in {**endpoint.body, **tier, **request.extra_body}.items()}
 
 
-def json_body(fields: Mapping[str, str], conversation: str, rows: Iterable[str]) -> bytes:
+def build_json_body(fields: Mapping[str, str], conversation: str, rows: Iterable[str]) -> bytes:
     """The JSON of a request from ``fields`` that are JSON already: compact, keys sorted, so that equal prompts are
     equal bytes (invariant I7); the rows of the ``conversation`` last, so that the next request begins like this one.
     """
-    head = "".join(f"{canonical_json(name)}:{text}," for name, text in sorted(fields.items()))
-    return f"{{{head}{canonical_json(conversation)}:[{','.join(rows)}]}}".encode()
+    head = "".join(f"{dump_canonical_json(name)}:{text}," for name, text in sorted(fields.items()))
+    return f"{{{head}{dump_canonical_json(conversation)}:[{','.join(rows)}]}}".encode()
 
 
 def carry_out(exchange: Exchange, line: Line, *, read_timeout_s: float) -> ModelReply:
@@ -233,7 +233,7 @@ class _Progress:
 
 def _read_reply(response: httpx2.Response, exchange: Exchange, line: Line, progress: _Progress) -> ModelReply:
     """Consume the response, streamed or not: some servers ignore ``stream`` and answer in one piece."""
-    chunks = _limit_bytes(_body_of(response))
+    chunks = _limit_bytes(_iterate_body(response))
     assembler, place = exchange.assembler, exchange.place
     try:
         watched = progress.watch_chunks(chunks)
@@ -304,7 +304,7 @@ def _parse_json(data: bytes) -> object:
 
 def _feed_events(chunks: Iterator[bytes], assembler: Assembler, line: Line, progress: _Progress) -> bool:
     """Feed every event; return whether the stream came to its regular end."""
-    events = event_data(chunks)
+    events = iterate_event_data(chunks)
     for data in events:
         progress.note_event()
         if data != b"[DONE]":
@@ -347,7 +347,7 @@ def _drain_body(chunks: Iterator[bytes], line: Line) -> None:
             pass
 
 
-def _body_of(response: httpx2.Response) -> Iterable[bytes]:
+def _iterate_body(response: httpx2.Response) -> Iterable[bytes]:
     """The response's bytes. Nothing is compressed as a rule, and then the layers that would undo it are left out."""
     stream = response.stream
     if "content-encoding" in response.headers or not isinstance(stream, httpx2.SyncByteStream):
@@ -372,5 +372,5 @@ def _not_a_reply(reason: str, exchange: Exchange) -> ModelCallError:
     return ModelCallError(FailureKind.SERVER_ERROR, redact(message, exchange.place.secrets))
 
 
-def _interruption(*, may_be_billed: bool) -> ModelCallError:
+def _build_interruption(*, may_be_billed: bool) -> ModelCallError:
     return ModelCallError(FailureKind.INTERRUPTED, "The model call was aborted.", may_be_billed=may_be_billed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from hermes_worker.core.errors import ConfigurationError
@@ -15,16 +13,17 @@ from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
     WireChoice,
+    build_provider_address,
     find_provider,
+    find_provider_by_host,
     is_local,
-    provider_address,
-    provider_of_host,
-    provider_rows,
+    list_provider_rows,
+    list_wire_rows,
     resolve_wire,
-    wire_rows,
 )
 from hermes_worker.models.endpoint import READ_TIMEOUT_S, Endpoint, check_endpoint
 from hermes_worker.models.lazy_wires import load_provider
+from hermes_worker.settings.kinds import NO_OPTIONS, ProviderOptions
 
 
 class WireSettings(Protocol):
@@ -42,37 +41,26 @@ class WireSettings(Protocol):
     def provider(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderExtras:
-    """Settings of one provider beyond its address and key."""
-
-    region: str = ""
-    service_tier: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers of every request, beside the row's; they replace row headers of the same name."""
-    body: Mapping[str, object] = field(default_factory=dict)
-    """Fields of every request's JSON, likewise."""
-
-
-NO_EXTRAS = ProviderExtras()
-
-
 def build_provider(settings: WireSettings, *, proxy_url: str | None = None) -> Provider:
     """The provider for these settings: the same object for the same settings, as long as the process lives.
 
     Connects to nothing. Raises ``ConfigurationError`` naming the setting to change.
     """
     wire, endpoint = resolve_endpoint(settings, proxy_url=proxy_url)
-    return shared_provider(wire, endpoint)
+    return get_shared_provider(wire, endpoint)
 
 
-def shared_provider(wire: str, endpoint: Endpoint) -> Provider:
+def get_shared_provider(wire: str, endpoint: Endpoint) -> Provider:
     """The one provider of this process for that endpoint."""
     return _build_shared(wire, endpoint, os.getpid())
 
 
 def resolve_endpoint(
-    settings: WireSettings, *, proxy_url: str | None = None, needs_key: bool = True, extras: ProviderExtras = NO_EXTRAS
+    settings: WireSettings,
+    *,
+    proxy_url: str | None = None,
+    needs_key: bool = True,
+    extras: ProviderOptions = NO_OPTIONS,
 ) -> tuple[str, Endpoint]:
     """The endpoint of model calls, and the name of the wire they are written for. ``needs_key`` is false for a provider
     with a login.
@@ -80,24 +68,24 @@ def resolve_endpoint(
     Raises ``ConfigurationError`` naming the setting to change.
     """
     row = find_provider_row(settings)
-    usual = provider_address(row, extras.region)
+    usual = build_provider_address(row, extras.region)
     wire = _require_supported(
         resolve_wire(
-            api_mode=_api_mode(settings),
+            api_mode=_check_api_mode(settings),
             provider=settings.provider,
             base_url=settings.base_url or usual,
             model=settings.model,
         )
     )
-    base_url = _base_url(settings, row, wire, usual)
+    base_url = _choose_base_url(settings, row, wire, usual)
     endpoint = Endpoint(
         base_url=base_url,
-        api_key=_api_key(settings, row, base_url, needs_key=needs_key),
+        api_key=_require_api_key(settings, row, base_url, needs_key=needs_key),
         provider=row.name,
         key_header=row.key_header,
         headers={**row.headers, **extras.headers},
         body={**row.body, **extras.body},
-        service_tier=_service_tier(row, extras),
+        service_tier=_choose_service_tier(row, extras),
         region=extras.region or row.usual_region,
         sends_stream_options=row.sends_stream_options,
         sends_cache_key=row.sends_cache_key,
@@ -107,7 +95,7 @@ def resolve_endpoint(
     return wire, check_endpoint(endpoint)
 
 
-def _service_tier(row: ProviderRow, extras: ProviderExtras) -> str:
+def _choose_service_tier(row: ProviderRow, extras: ProviderOptions) -> str:
     tier = extras.service_tier
     if tier and tier not in row.service_tiers:
         known = f"choose one of {', '.join(row.service_tiers)}" if row.service_tiers else "none are known of it"
@@ -120,14 +108,14 @@ def _service_tier(row: ProviderRow, extras: ProviderExtras) -> str:
 def find_provider_row(settings: WireSettings) -> ProviderRow:
     """The catalogue's row for these settings: by name, else by host, else the row for a server of the user's own."""
     if not settings.provider:
-        return provider_of_host(settings.base_url or "") or provider_rows()["custom"]
+        return find_provider_by_host(settings.base_url or "") or list_provider_rows()["custom"]
     row = find_provider(settings.provider)
     if row is None and not settings.base_url:
         raise ConfigurationError(
             f"model.provider is {settings.provider!r}, which is not in the catalogue: choose one of "
-            f"{', '.join(provider_rows())}, or set model.base_url (HERMES_BASE_URL) to its address"
+            f"{', '.join(list_provider_rows())}, or set model.base_url (HERMES_BASE_URL) to its address"
         )
-    return row or provider_rows()["custom"]
+    return row or list_provider_rows()["custom"]
 
 
 @functools.lru_cache(maxsize=256)
@@ -138,14 +126,16 @@ def _build_shared(wire: str, endpoint: Endpoint, pid: int) -> Provider:
     return load_provider(wire, endpoint)
 
 
-def _api_mode(settings: WireSettings) -> str | None:
-    if settings.api_mode and settings.api_mode not in wire_rows():
-        raise ConfigurationError(f"model.api_mode is {settings.api_mode!r}; choose one of {', '.join(wire_rows())}")
+def _check_api_mode(settings: WireSettings) -> str | None:
+    if settings.api_mode and settings.api_mode not in list_wire_rows():
+        raise ConfigurationError(
+            f"model.api_mode is {settings.api_mode!r}; choose one of {', '.join(list_wire_rows())}"
+        )
     return settings.api_mode or None
 
 
 def _require_supported(choice: WireChoice) -> str:
-    if choice.wire in wire_rows():
+    if choice.wire in list_wire_rows():
         return choice.wire
     raise ConfigurationError(
         f"the provider {choice.provider or 'at model.base_url'!r} speaks the wire {str(choice.wire)!r}, which is not "
@@ -154,7 +144,7 @@ def _require_supported(choice: WireChoice) -> str:
     )
 
 
-def _base_url(settings: WireSettings, row: ProviderRow, wire: str, usual: str) -> str:
+def _choose_base_url(settings: WireSettings, row: ProviderRow, wire: str, usual: str) -> str:
     given = (settings.base_url or "").rstrip("/")
     if wire == Wire.CHAT_COMPLETIONS and row.chat_base_url and given in ("", row.base_url):
         return row.chat_base_url
@@ -166,8 +156,10 @@ def _base_url(settings: WireSettings, row: ProviderRow, wire: str, usual: str) -
     return given or usual
 
 
-def _api_key(settings: WireSettings, row: ProviderRow, base_url: str, *, needs_key: bool) -> str:
+def _require_api_key(settings: WireSettings, row: ProviderRow, base_url: str, *, needs_key: bool) -> str:
     key = (settings.api_key or "").strip()
     if not key and needs_key and row.needs_key and not is_local(base_url):
-        raise ConfigurationError(f"no API key for {row.name!r}: set {row.key_variables[0]} or model.api_key")
+        raise ConfigurationError(
+            f"no API key for {row.name!r}: set {row.key_variables[0]}, or HERMES_API_KEY for the first provider"
+        )
     return key

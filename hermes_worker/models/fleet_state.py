@@ -34,7 +34,7 @@ end
 
 
 class FleetState:
-    """Thread-safe; never raises for a Redis that is away."""
+    """The state of keys and permits in Redis. Thread-safe; never raises for a Redis that is away."""
 
     def __init__(self, client: redis.Redis, doing: str) -> None:
         """``doing`` is the phrase by which the log says what could not be done."""
@@ -42,7 +42,7 @@ class FleetState:
         self._doing = doing
         self._away_until = 0.0
 
-    def script(self, text: str) -> Script:
+    def make_script(self, text: str) -> Script:
         """A script for ``run``."""
         return self._client.register_script(text)
 

@@ -163,10 +163,10 @@ class Governor:
         self._limits = limits or ConfiguredLimits()
         self._minute_s = minute_s
         self._state = FleetState(client, "governing")
-        self._acquire = self._state.script(_ACQUIRE)
-        self._withdraw = self._state.script(_WITHDRAW)
-        self._settle = self._state.script(_SETTLE)
-        self._cool_down = self._state.script(_COOL_DOWN)
+        self._acquire = self._state.make_script(_ACQUIRE)
+        self._withdraw = self._state.make_script(_WITHDRAW)
+        self._settle = self._state.make_script(_SETTLE)
+        self._cool_down = self._state.make_script(_COOL_DOWN)
         self._lock = threading.Lock()
         self._free_until: dict[str, float] = {}
         self._alone = _LocalGovernor(self._limits, minute_s)
@@ -272,7 +272,7 @@ class _LocalGovernor:
 
     def acquire(self, place: CredentialRef, ticket: str, tokens: int) -> CallPermit:
         with self._lock:
-            pacing, now = self._pacing(place), time.monotonic()
+            pacing, now = self._find_pacing(place), time.monotonic()
             wait_s = pacing.request_leave_s(
                 now,
                 ticket=ticket,
@@ -289,7 +289,7 @@ class _LocalGovernor:
     def settle(self, permit: CallPermit, learned: RateLimits) -> None:
         with self._lock:
             if permit.is_local:
-                self._pacing(permit.place).end_call(permit.ticket)
+                self._find_pacing(permit.place).end_call(permit.ticket)
             if learned != RateLimits():
                 if len(self._learned) >= _PLACES_REMEMBERED:
                     self._learned.clear()
@@ -297,9 +297,9 @@ class _LocalGovernor:
 
     def cool_down(self, place: CredentialRef, seconds: float) -> None:
         with self._lock:
-            self._pacing(place).cool_down(time.monotonic() + min(seconds, LEARNED_S))
+            self._find_pacing(place).cool_down(time.monotonic() + min(seconds, LEARNED_S))
 
-    def _pacing(self, place: CredentialRef) -> Pacing:
+    def _find_pacing(self, place: CredentialRef) -> Pacing:
         if len(self._places) >= _PLACES_REMEMBERED and place.key not in self._places:
             self._places.clear()
         return self._places.setdefault(place.key, Pacing())

@@ -166,7 +166,7 @@ class KeyWatch(RowWatch):
             log.info("provider.opened", **facts)
 
 
-def parked_wait_s() -> float:
+def choose_parked_wait_s() -> float:
     """How many seconds a run that waits for a closed key is parked, if nothing wakes it. Random, so that runs that were
     parked together do not all look at once.
     """

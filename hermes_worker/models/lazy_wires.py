@@ -7,7 +7,7 @@ from __future__ import annotations
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import load_reference
 from hermes_worker.models.base import Provider
-from hermes_worker.models.catalog import wire_rows
+from hermes_worker.models.catalog import list_wire_rows
 from hermes_worker.models.endpoint import Endpoint
 
 
@@ -15,7 +15,7 @@ def load_provider(wire: str, endpoint: Endpoint) -> Provider:
     """Build the provider that speaks ``wire`` to ``endpoint``. Raises ``ConfigurationError`` when an optional
     dependency is missing.
     """
-    row = wire_rows()[wire]
+    row = list_wire_rows()[wire]
     try:
         implementation = load_reference(row.implementation)
     except ConfigurationError as error:

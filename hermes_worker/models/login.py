@@ -9,7 +9,7 @@ from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelReply, ModelRequest
 from hermes_worker.models.base import Abort, OnDelta
 from hermes_worker.models.endpoint import Endpoint
-from hermes_worker.models.factory import shared_provider
+from hermes_worker.models.factory import get_shared_provider
 
 
 class TokenSource(Protocol):
@@ -35,7 +35,7 @@ class LoginProvider:
         grant = self._grants.get_token(self._login, abort)
         self._used = grant.version
         endpoint = replace(self._endpoint, api_key=grant.access_token, is_access_token=True)
-        return shared_provider(self._wire, endpoint).ask(request, on_delta=on_delta, abort=abort)
+        return get_shared_provider(self._wire, endpoint).ask(request, on_delta=on_delta, abort=abort)
 
     def renew(self, abort: Abort) -> None:
         """Get another token than the one that was refused. Raises ``ModelCallError`` when there is none."""

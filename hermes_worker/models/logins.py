@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 import httpx2
@@ -47,7 +47,7 @@ from hermes_worker.models.connections import CuttableTransport, Line, build_time
 from hermes_worker.models.errors import redact
 from hermes_worker.observe import count, log
 from hermes_worker.settings.sealing import build_fernet
-from hermes_worker.store.access.logins import ExchangeOutcome
+from hermes_worker.store.access.logins import ExchangeOutcome, Logins
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 
@@ -66,20 +66,6 @@ _LOOKED_UP_EVERY_S = 300.0
 """How many seconds a process goes by what it has read of a login."""
 _ANSWER_BYTES_MAX = 1_000_000
 _NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol)
-
-
-class LoginStore(Protocol):
-    """``store.access.logins.Logins``."""
-
-    def find(self, name: str) -> LoginState: ...
-
-    def claim(self, name: str, state: LoginState, claim: str, *, ttl_s: float) -> bool: ...
-
-    def commit(self, name: str, claim: str, outcome: ExchangeOutcome) -> bool: ...
-
-    def release(self, name: str, claim: str) -> bool: ...
-
-    def revoke(self, name: str, claim: str, reason: str) -> bool: ...
 
 
 Exchange = Callable[[Login, str], Answer]
@@ -101,7 +87,7 @@ class LoginTokens:
     ``UnavailableError``.
     """
 
-    def __init__(self, store: LoginStore, exchange: Exchange) -> None:
+    def __init__(self, store: Logins, exchange: Exchange) -> None:
         self._store = store
         self._exchange = exchange
         self._lock = threading.Lock()
@@ -113,7 +99,7 @@ class LoginTokens:
         held = self._held.get(login.name)
         if held is not None and held.until > time.monotonic():
             return held.grant
-        return self._current_token(login, abort)
+        return self._get_current_token(login, abort)
 
     def renew_token(self, login: Login, refused: int, abort: Abort) -> Grant:
         """Return a token newer than version ``refused``, which its provider did not take. A caller whose version was
@@ -122,9 +108,9 @@ class LoginTokens:
         with self._lock:
             self._refused[login.name] = max(refused, self._refused.get(login.name, 0))
             self._held.pop(login.name, None)
-        return self._current_token(login, abort)
+        return self._get_current_token(login, abort)
 
-    def _current_token(self, login: Login, abort: Abort) -> Grant:
+    def _get_current_token(self, login: Login, abort: Abort) -> Grant:
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             state = self._store.find(login.name)
@@ -156,7 +142,7 @@ class LoginTokens:
                     assert_never(unexpected)
 
     def _open_token(self, login: Login, state: LoginState) -> Grant:
-        tokens = _tokens_of(login, state)
+        tokens = _open_tokens(login, state)
         grant = Grant(access_token=tokens["access"], version=state.version)
         # At the end of its time it is kept for a moment all the same: another worker is renewing it, or none can.
         fresh_s = _LOOKED_UP_EVERY_S if state.fresh_s is None else max(1.0, min(state.fresh_s, _LOOKED_UP_EVERY_S))
@@ -192,12 +178,12 @@ class LoginTokens:
         secrets = (refresh_token, login.refresh_token, login.client_secret)
         match answer:
             case TokensGranted():
-                if write.commit(_outcome(login, answer, refresh_token)):
+                if write.commit(_build_outcome(login, answer, refresh_token)):
                     count("login.renewed")
                     log.info("login.renewed", login=login.name, lifetime_s=answer.lifetime_s)
             case LoginRefused():
                 said = redact(answer.said, secrets)
-                reason = f"{_host(login)} refused to renew the access token ({said}); {login.sign_in}"
+                reason = f"{_read_host(login)} refused to renew the access token ({said}); {login.sign_in}"
                 write.revoke(reason)
                 log.error("login.died", login=login.name, reason="the token server refused it")
             case ExchangeUnclear() if _is_single_use(login, state):
@@ -214,7 +200,7 @@ class LoginTokens:
 class _OutcomeWriter:
     """Writes the outcome of an exchange, with patience for a database that is away: it exists nowhere else."""
 
-    def __init__(self, store: LoginStore, name: str, claim: str) -> None:
+    def __init__(self, store: Logins, name: str, claim: str) -> None:
         self._store = store
         self._name = name
         self._claim = claim
@@ -247,21 +233,21 @@ def _pause(abort: Abort) -> None:
         raise ModelCallError(FailureKind.INTERRUPTED, "The model call was aborted.")
 
 
-def _host(login: Login) -> str:
+def _read_host(login: Login) -> str:
     return urlsplit(login.token_url).netloc
 
 
 def _format_lost(login: Login, why: str) -> str:
     return (
-        f"nobody knows whether the refresh token was used up: {why}, and {_host(login)} may revoke the login when it "
-        f"is sent once more; {login.sign_in}"
+        f"nobody knows whether the refresh token was used up: {why}, and {_read_host(login)} may revoke the login when "
+        f"it is sent once more; {login.sign_in}"
     )
 
 
 def _passing_error(
     login: Login, answer: ExchangeDeferred | ExchangeUnclear, secrets: tuple[str, ...]
 ) -> ModelCallError:
-    message = f"The access token could not be renewed at {_host(login)}: {redact(answer.said, secrets)}"
+    message = f"The access token could not be renewed at {_read_host(login)}: {redact(answer.said, secrets)}"
     retry_after_s = answer.retry_after_s if isinstance(answer, ExchangeDeferred) else None
     return ModelCallError(FailureKind.OVERLOADED, message, retry_after_s=retry_after_s)
 
@@ -269,24 +255,24 @@ def _passing_error(
 # --- what is stored ---
 
 
-def _outcome(login: Login, granted: TokensGranted, spent: str) -> ExchangeOutcome:
+def _build_outcome(login: Login, granted: TokensGranted, spent: str) -> ExchangeOutcome:
     tokens = {"access": granted.access_token, "refresh": granted.refresh_token or spent}
-    sealed = _cipher(login).encrypt(json.dumps(tokens).encode()).decode()
+    sealed = _build_cipher(login).encrypt(json.dumps(tokens).encode()).decode()
     return ExchangeOutcome(sealed=sealed, lifetime_s=granted.lifetime_s)
 
 
-def _tokens_of(login: Login, state: LoginState) -> dict[str, str]:
+def _open_tokens(login: Login, state: LoginState) -> dict[str, str]:
     from cryptography.fernet import InvalidToken
 
     try:
-        tokens: dict[str, str] = json.loads(_cipher(login).decrypt((state.sealed or "").encode()))
+        tokens: dict[str, str] = json.loads(_build_cipher(login).decrypt((state.sealed or "").encode()))
     except InvalidToken:
         raise ModelCallError(FailureKind.AUTH, f"the stored access token cannot be read; {login.sign_in}") from None
     return tokens
 
 
 def _refresh_token_of(login: Login, state: LoginState) -> str:
-    return _tokens_of(login, state)["refresh"] if state.sealed is not None else login.refresh_token
+    return _open_tokens(login, state)["refresh"] if state.sealed is not None else login.refresh_token
 
 
 def _is_single_use(login: Login, state: LoginState) -> bool:
@@ -294,7 +280,7 @@ def _is_single_use(login: Login, state: LoginState) -> bool:
     return state.sealed is None or _refresh_token_of(login, state) != login.refresh_token
 
 
-def _cipher(login: Login) -> Fernet:
+def _build_cipher(login: Login) -> Fernet:
     return build_fernet(login.refresh_token, b"hermes-worker login")
 
 

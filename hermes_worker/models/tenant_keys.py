@@ -32,9 +32,9 @@ class WithoutKey:
     def __len__(self) -> int:
         return 1
 
-    def credentials(self, model: str, position: int) -> Sequence[str]:
+    def list_credentials(self, model: str, position: int) -> Sequence[str]:
         return ()
 
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
-        """Raises ``ConfigurationError``."""
+    def resolve_route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        """Refuse every request, because the tenant has no key of its own. Raises ``ConfigurationError``."""
         raise ConfigurationError(self._said)

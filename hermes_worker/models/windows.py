@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import httpx2
 
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.recovery.retry import STANDARD_WINDOW
 from hermes_worker.core.recovery.served_windows import WindowQuery, list_queries
 from hermes_worker.extension import load_reference
 from hermes_worker.models.base import Abort
-from hermes_worker.models.catalog import wire_rows
+from hermes_worker.models.catalog import list_wire_rows
 from hermes_worker.models.connections import CuttableTransport, Line, use_line
 from hermes_worker.models.endpoint import Endpoint
 
@@ -134,8 +134,8 @@ class _WindowRequests:
     def __init__(self, served: ServedWindow, abort: Abort) -> None:
         self._endpoint = served.endpoint
         self._model = served.model
-        self._version_path = wire_rows()[served.wire].version_path
-        self._headers = request_headers(served.wire, served.endpoint)
+        self._version_path = list_wire_rows()[served.wire].version_path
+        self._headers = build_request_headers(served.wire, served.endpoint)
         self._line = Line()
         self._until = time.monotonic() + TIME_MAX_S
         abort.on_abort(self._line.cut)
@@ -150,11 +150,11 @@ class _WindowRequests:
                 use_line(self._line),
                 httpx2.Client(transport=transport, trust_env=False, follow_redirects=False) as client,
             ):
-                return self._first_answer(client, asked)
+                return self._find_first_answer(client, asked)
         finally:
             timer.cancel()
 
-    def _first_answer(self, client: httpx2.Client, asked: tuple[WindowQuery, ...]) -> int | None:
+    def _find_first_answer(self, client: httpx2.Client, asked: tuple[WindowQuery, ...]) -> int | None:
         for place in asked:
             if self._line.is_cut or time.monotonic() >= self._until:
                 return None
@@ -165,11 +165,11 @@ class _WindowRequests:
         return None
 
     def _request_document(self, client: httpx2.Client, place: WindowQuery) -> object:
-        body = canonical_json({"model": self._model, "name": self._model}).encode() if place.names_model else None
+        body = dump_canonical_json({"model": self._model, "name": self._model}).encode() if place.names_model else None
         rest_s = max(0.1, self._until - time.monotonic())
         with client.stream(
             "POST" if place.names_model else "GET",
-            self._url(place),
+            self._build_url(place),
             content=body,
             params=self._endpoint.query or None,
             headers=self._headers,
@@ -179,7 +179,7 @@ class _WindowRequests:
                 return None
             return json.loads(_read_limited(response))
 
-    def _url(self, place: WindowQuery) -> str:
+    def _build_url(self, place: WindowQuery) -> str:
         base = self._endpoint.plain_url
         if place.is_of_api:
             return f"{base.removesuffix(self._version_path)}{self._version_path}{place.path}"
@@ -195,7 +195,7 @@ def _read_limited(response: httpx2.Response) -> bytes:
     return bytes(received)
 
 
-def request_headers(wire: str, endpoint: Endpoint) -> dict[str, str]:
+def build_request_headers(wire: str, endpoint: Endpoint) -> dict[str, str]:
     """The headers of calls over ``wire``, the credential among them. Imports the wire's implementation."""
-    headers: Mapping[str, object] = load_reference(wire_rows()[wire].headers)(endpoint)
+    headers: Mapping[str, object] = load_reference(list_wire_rows()[wire].headers)(endpoint)
     return {name: value for name, value in headers.items() if isinstance(value, str)}

@@ -95,7 +95,7 @@ def _frames_ended(host: str, why: str, *, code: int | None = None, response: Htt
     return FramesEnded(f"the connection to {host} ended: {why}", code=code, response=response)
 
 
-def _response_without_body(status: int, headers: Iterable[tuple[str, str]]) -> HttpResponse:
+def _build_response_without_body(status: int, headers: Iterable[tuple[str, str]]) -> HttpResponse:
     return HttpResponse(status=status, headers={name.lower(): value for name, value in headers})
 
 
@@ -128,7 +128,7 @@ class _Websocket:
             self._socket: Connection = ExitStack().enter_context(opening)
         except InvalidStatus as error:
             sock.close()
-            answer = _response_without_body(error.response.status_code, error.response.headers.raw_items())
+            answer = _build_response_without_body(error.response.status_code, error.response.headers.raw_items())
             reason = f"no websocket at {target.host}: HTTP {answer.status}"
             raise FramesEnded(reason, was_sent=False, response=answer) from None
         except (*self._errors, TimeoutError) as error:
@@ -256,7 +256,7 @@ class _StreamConnection(_SocketReader):
                     self._events = EventReader(chars_max=FRAME_BYTES_MAX)
             case h11.Response(status_code=status, headers=headers):
                 named = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-                raise _frames_ended(self._host, f"HTTP {status}", response=_response_without_body(status, named))
+                raise _frames_ended(self._host, f"HTTP {status}", response=_build_response_without_body(status, named))
             case h11.Data(data=data):
                 self._frames += self._find_frames(bytes(data))
             case h11.InformationalResponse():

@@ -102,11 +102,11 @@ _EVENTS = frozenset(
 def _is_code(path: str) -> bool:
     """Whether a file belongs to Python: modules that are imported late, tables of zones and media types."""
     real = os.path.realpath(path)
-    return real in mimetypes.knownfiles or any(real.startswith(f"{root}/") for root in _code_roots())
+    return real in mimetypes.knownfiles or any(real.startswith(f"{root}/") for root in _list_code_roots())
 
 
 @cache
-def _code_roots() -> tuple[str, ...]:
+def _list_code_roots() -> tuple[str, ...]:
     ours = str(Path(__file__).parents[1])
     places = (ours, sys.prefix, sys.base_prefix, *sys.path, *zoneinfo.TZPATH)
     return tuple({os.path.realpath(place) for place in places if place.startswith("/")} - {"/"})

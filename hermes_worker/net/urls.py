@@ -96,14 +96,14 @@ def _spell_all(v4: Iterable[IPv4Network], v6: Iterable[IPv6Network]) -> Iterator
         yield _carry(_NAT64_OF_A_SITE, mask, value)
         # RFC 6052, 2.2: behind a prefix of 48, 56 or 64 bits, and around the eight bits from the 64th on.
         for shift in (40, 32, 24):
-            yield _carry(_NAT64_OF_A_SITE, _around_octet(mask << shift), _around_octet(value << shift))
+            yield _carry(_NAT64_OF_A_SITE, _spread_octet(mask << shift), _spread_octet(value << shift))
 
 
 def _carry(holder: IPv6Network, mask: int, value: int) -> tuple[int, int]:
     return int(holder.netmask) | mask, int(holder.network_address) | value
 
 
-def _around_octet(bits: int) -> int:
+def _spread_octet(bits: int) -> int:
     return bits >> 56 << 64 | bits & (1 << 56) - 1
 
 
@@ -121,6 +121,10 @@ _CONTROL_OR_SPACE = re.compile(r"[\x00-\x20\x7f-\xa0\\]")
 
 class UnsafeUrl(HermesError):
     """A URL that must not be fetched; the message says why and does not repeat credentials."""
+
+
+class PrivateUrl(UnsafeUrl):
+    """A URL of the local network or of this machine, which an operator may allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +189,8 @@ def check_addresses(target: HttpUrl, addresses: Iterable[str], policy: UrlPolicy
     for address in found:
         refusal = find_address_refusal(address, policy)
         if refusal is not None:
-            raise UnsafeUrl(f"The host {target.host!r} is refused: {refusal}.")
+            kind = PrivateUrl if find_address_refusal(address, _LENIENT) is None else UnsafeUrl
+            raise kind(f"The host {target.host!r} is refused: {refusal}.")
     return found
 
 

@@ -41,8 +41,7 @@ def send(
 @contextmanager
 def open_response(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Iterator[OpenResponse]:
     """Make one request, and read a part of its body within the block and within ``total_s``. The connection ends with
-    the block. Raises as ``send``.
-    """
+    the block. Raises ``NoAnswer`` when there is no response, ``UnsafeUrl`` when the request must not be made."""
     target = parse_http_url(request.url, policy)
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     connection = _PinnedConnection(judged)
@@ -72,17 +71,17 @@ class OpenResponse:
 
     def iterate_body(self) -> Iterator[bytes]:
         """The body as it comes, to its end. Raises ``NoAnswer``."""
-        while piece := self._piece(_PIECE_BYTES):
+        while piece := self._read_piece(_PIECE_BYTES):
             yield piece
 
     def read(self, bytes_max: int) -> bytes:
         """The body, or its beginning. Raises ``NoAnswer``."""
         body = bytearray()
-        while len(body) < bytes_max and (piece := self._piece(min(_PIECE_BYTES, bytes_max - len(body)))):
+        while len(body) < bytes_max and (piece := self._read_piece(min(_PIECE_BYTES, bytes_max - len(body)))):
             body += piece
         return bytes(body)
 
-    def _piece(self, most: int) -> bytes:
+    def _read_piece(self, most: int) -> bytes:
         with _translate_errors(self._connection):
             return self._response.read1(most)
 

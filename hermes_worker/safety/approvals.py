@@ -16,14 +16,14 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from hermes_worker.core.consent import describe_dangers
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.safety.commands import Unreadable, strip_marks
 from hermes_worker.safety.dangers import (
     NAME_BY_EXPANSION,
+    explain_never_run,
     find_reasons,
     guesses_password,
     read_command,
-    reason_never_run,
 )
 
 
@@ -128,7 +128,7 @@ VERDICT_RULES: Final = (
 
 def render_verdict_question(command: str, description: str) -> str:
     """The question to the model that judges a command: without comments, which could argue for it."""
-    return canonical_json({"command": strip_comments(command), "matched": description})
+    return dump_canonical_json({"command": strip_comments(command), "matched": description})
 
 
 def parse_verdict(text: str) -> Verdict:
@@ -138,7 +138,8 @@ def parse_verdict(text: str) -> Verdict:
 
 
 def apply_verdict(asked: Ask, verdict: Verdict) -> Allow | Ask:
-    """The decision about a question once a model gave its verdict."""
+    """Decide about a dangerous command by a reviewing model's verdict: it runs, or a person is asked, with a remark and
+    fewer choices where the model advises against it."""
     match verdict:
         case Verdict.APPROVE:
             return _ALLOW
@@ -207,7 +208,7 @@ def find_dangers(command: str) -> Iterator[str]:
     """
     seen: dict[str, None] = {}
     doubts: dict[str, None] = {}
-    for text in _command_variants(command):
+    for text in _list_command_variants(command):
         reading = read_command(text)
         seen.update(dict.fromkeys(find_reasons(reading.commands)))
         doubts.update(dict.fromkeys(f"{_DOUBT}{doubt}" for doubt in reading.doubts))
@@ -227,9 +228,9 @@ def _check_deny_globs(command: str, policy: ApprovalPolicy) -> Deny | None:
     if len(command) > COMMAND_CHARS_MAX:
         return Deny(reason=f"Blocked: a command of more than {COMMAND_CHARS_MAX} characters cannot be checked.")
     try:
-        for text in _command_variants(command):
+        for text in _list_command_variants(command):
             for part in read_command(text).commands:
-                found = reason_never_run(part)
+                found = explain_never_run(part)
                 if found is not None:
                     return _deny_hardline(found)
                 if not policy.has_sudo_password and guesses_password(part):
@@ -250,7 +251,7 @@ def _deny_hardline(what: str) -> Deny:
     )
 
 
-def _command_variants(command: str) -> tuple[str, ...]:
+def _list_command_variants(command: str) -> tuple[str, ...]:
     """The command as the shell gets it, and as it may be meant to look: full-width letters made plain."""
     plain = strip_marks(command)
     folded = unicodedata.normalize("NFKC", plain)

@@ -2,7 +2,7 @@
 
 A program of ``WRAPPERS`` is read precisely: its options, then a command. One of ``_DATA`` carries nothing. Everything
 else is unknown: any of its words that could begin a dangerous command is taken for one, but not for certain
-(``Command.is_sure``), so that a person is asked and nothing is refused for good.
+(``ShellCommand.is_sure``), so that a person is asked and nothing is refused for good.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hermes_worker.safety.commands import (
     ShellReading,
     Unreadable,
     find_option_values,
+    get_program_name,
     has_expansion,
     is_option,
     parse_name_set,
-    program_name,
 )
 
 SHELLS: Final = frozenset(
@@ -216,7 +216,7 @@ def _scan_command(command: ShellCommand, work: _CarrierScan, *, depth: int, gues
     for text in find_payloads(unwrapped):
         _read_payload(text, unwrapped, work, depth=depth, guessed=guessed)
     for words, wrapper, is_sure in find_carried_words(unwrapped):
-        inner = _inner_command(unwrapped, words, wrapper, is_sure=is_sure)
+        inner = _build_inner_command(unwrapped, words, wrapper, is_sure=is_sure)
         _scan_command(inner, work, depth=depth + 1, guessed=guessed)
     if not guessed and (not is_known or _is_unknown(unwrapped)):
         for inner in _guess_commands(unwrapped, work):
@@ -234,7 +234,7 @@ def _read_payload(text: str, carrier: ShellCommand, work: _CarrierScan, *, depth
         _scan_command(inner, work, depth=depth + 1, guessed=guessed)
 
 
-def _inner_command(carrier: ShellCommand, words: list[str], wrapper: list[str], *, is_sure: bool) -> ShellCommand:
+def _build_inner_command(carrier: ShellCommand, words: list[str], wrapper: list[str], *, is_sure: bool) -> ShellCommand:
     return ShellCommand(
         words=words,
         wrappers=[*carrier.wrappers, wrapper],
@@ -273,7 +273,7 @@ def unwrap_command(command: ShellCommand) -> tuple[ShellCommand, bool]:
     wrappers = list(command.wrappers)
     is_sure = command.is_sure
     while words:
-        name = program_name(words[0])
+        name = get_program_name(words[0])
         wrapper = WRAPPERS.get(name)
         if wrapper is None or wrapper.is_text or _runs_nothing(name, words):
             break
@@ -312,7 +312,7 @@ def _split_words(wrapper: WrapperProgram, words: Sequence[str]) -> tuple[list[st
         if word.startswith(tuple(MARKS)):
             break  # an option or the command: either way its name is not known
         if word.startswith("--"):
-            takes = _option_length(wrapper, word)
+            takes = _find_option_length(wrapper, word)
             if takes is None:
                 return None
             at += takes
@@ -326,7 +326,7 @@ def _split_words(wrapper: WrapperProgram, words: Sequence[str]) -> tuple[list[st
     return list(words[:at]), list(words[at:])
 
 
-def _option_length(wrapper: WrapperProgram, word: str) -> int | None:
+def _find_option_length(wrapper: WrapperProgram, word: str) -> int | None:
     """How many words the long option takes up; ``None`` when it is not known."""
     bare, has_value = word[2:].partition("=")[0], "=" in word
     if bare in wrapper.flags.split() or has_value:
@@ -384,7 +384,7 @@ def find_payloads(command: ShellCommand) -> Iterator[str]:
     elif name in ("su", "runuser", "sg"):
         yield from command.documents
     elif name in ("watch", "parallel", "ssh"):
-        yield from _joined_words(WRAPPERS[name], name, args)
+        yield from _iterate_joined_words(WRAPPERS[name], name, args)
     if name in _TEXT_OPTIONS:
         yield from find_option_values(args, *_TEXT_OPTIONS[name])
     for wrapper in command.wrappers:
@@ -392,7 +392,7 @@ def find_payloads(command: ShellCommand) -> Iterator[str]:
             yield from find_option_values(wrapper[1:], *_TEXT_OPTIONS["env"])
 
 
-def _joined_words(wrapper: WrapperProgram, name: str, args: Sequence[str]) -> Iterator[str]:
+def _iterate_joined_words(wrapper: WrapperProgram, name: str, args: Sequence[str]) -> Iterator[str]:
     split = _split_words(wrapper, args)
     words = split[1] if split else list(args)
     ends = [n for n, word in enumerate(words) if name == "parallel" and word in (":::", "::::", ":::+")]
@@ -432,16 +432,16 @@ def _guess_commands(command: ShellCommand, work: _CarrierScan) -> Iterator[Shell
             continue
         if work.guesses > _GUESSES_MAX:
             return
-        if work.is_interesting(program_name(word)):
+        if work.is_interesting(get_program_name(word)):
             _count_guess(work)
-            yield _inner_command(command, args[position:], [command.name], is_sure=False)
-        for text in _possible_texts(word):
-            if any(work.is_interesting(program_name(token)) for token in _TOKENS.findall(text)):
+            yield _build_inner_command(command, args[position:], [command.name], is_sure=False)
+        for text in _iterate_possible_texts(word):
+            if any(work.is_interesting(get_program_name(token)) for token in _TOKENS.findall(text)):
                 _count_guess(work)
-                yield from _commands_in_text(text, command, work)
+                yield from _iterate_commands_in_text(text, command, work)
 
 
-def _possible_texts(word: str) -> Iterator[str]:
+def _iterate_possible_texts(word: str) -> Iterator[str]:
     """``word``, and what follows ``=`` in it, if that could be a text for a shell."""
     if _NOT_WORD.search(word) and not has_expansion(word[:1]):
         yield word
@@ -449,7 +449,7 @@ def _possible_texts(word: str) -> Iterator[str]:
             yield word.partition("=")[2]
 
 
-def _commands_in_text(text: str, carrier: ShellCommand, work: _CarrierScan) -> Iterator[ShellCommand]:
+def _iterate_commands_in_text(text: str, carrier: ShellCommand, work: _CarrierScan) -> Iterator[ShellCommand]:
     try:
         reading = work.read(text)
     except Unreadable:

@@ -83,7 +83,7 @@ class ShellCommand:
     @property
     def name(self) -> str:
         """The program without its folder, in lower case."""
-        return program_name(self.words[0]) if self.words else ""
+        return get_program_name(self.words[0]) if self.words else ""
 
     @property
     def args(self) -> list[str]:
@@ -115,7 +115,7 @@ class ShellCommand:
         return next((wrapper for wrapper in self.wrappers if wrapper[0] == name), None)
 
 
-def program_name(word: str) -> str:
+def get_program_name(word: str) -> str:
     """A program without its folder, in lower case."""
     return word.rpartition("/")[2].lower()
 

@@ -33,10 +33,10 @@ from hermes_worker.safety.commands import (
     find_operands,
     find_option_values,
     find_short_flags,
+    get_program_name,
     has_expansion,
     has_option,
     parse_name_set,
-    program_name,
 )
 from hermes_worker.safety.shell import read_commands
 
@@ -130,7 +130,7 @@ _ALL_ARE_TARGETS: Final = frozenset(
 )
 
 
-def _target_values(command: ShellCommand) -> list[str]:
+def _list_target_values(command: ShellCommand) -> list[str]:
     return [arg.removeprefix("of=") for arg in command.args if arg.startswith("of=")]
 
 
@@ -146,7 +146,7 @@ def find_written_paths(command: ShellCommand) -> Iterator[str]:
     elif name in _ALL_ARE_TARGETS:
         yield from find_operands(args)
     elif name == "dd":
-        yield from _target_values(command)
+        yield from _list_target_values(command)
 
 
 def find_edited_paths(command: ShellCommand) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _deletes_system(command: ShellCommand) -> str | None:
     return None
 
 
-def _formats(command: ShellCommand) -> str | None:
+def _describe_formatting(command: ShellCommand) -> str | None:
     return "making a file system (mkfs)" if re.match(r"mkfs(?:\.|$)", command.name) else None
 
 
@@ -207,7 +207,7 @@ def _kills_all(command: ShellCommand) -> str | None:
     return "killing every process" if signal_first and "-1" in args[1:] else None
 
 
-def _powers_off(command: ShellCommand) -> str | None:
+def _shuts_down(command: ShellCommand) -> str | None:
     if command.name in _POWER:
         return "shutting the machine down"
     plain = find_operands(command.args)
@@ -232,15 +232,15 @@ def _forks_without_end(command: ShellCommand) -> str | None:
 
 NEVER: Final[tuple[Rule, ...]] = (
     _deletes_system,
-    _formats,
+    _describe_formatting,
     _writes_device,
     _kills_all,
-    _powers_off,
+    _shuts_down,
     _forks_without_end,
 )
 
 
-def reason_never_run(command: ShellCommand) -> str | None:
+def explain_never_run(command: ShellCommand) -> str | None:
     """The reason why ``command`` is never run, or ``None``. To be asked of certain commands only."""
     return next((reason for rule in NEVER if (reason := rule(command)) is not None), None) if command.is_sure else None
 
@@ -355,7 +355,7 @@ _FETCHERS: Final = frozenset({"curl", "wget", "fetch", "aria2c", "http", "https"
 _SOURCES: Final = frozenset({"source", "."})
 
 
-def _commands_within(command: ShellCommand) -> Iterator[ShellCommand]:
+def _iterate_commands_within(command: ShellCommand) -> Iterator[ShellCommand]:
     """The commands whose output makes words of ``command``, or that it reads."""
     seen = [*command.nested]
     fed = command.input
@@ -364,11 +364,11 @@ def _commands_within(command: ShellCommand) -> Iterator[ShellCommand]:
     for inner in seen:
         yield inner
         yield from inner.upstream
-        yield from _commands_within(inner) if inner.nested else ()
+        yield from _iterate_commands_within(inner) if inner.nested else ()
 
 
 def _fetches(commands: Iterator[ShellCommand]) -> bool:
-    return any(program_name(word) in _FETCHERS for command in commands for word in command.words[:1])
+    return any(get_program_name(word) in _FETCHERS for command in commands for word in command.words[:1])
 
 
 def _decodes(command: ShellCommand) -> bool:
@@ -397,7 +397,7 @@ _VALUE_LETTERS: Final = (
 _VALUE_OPTIONS: Final = frozenset({"--require", "--import", "--loader", "--rcfile", "--init-file", "--conditions"})
 
 
-def _program_args(command: ShellCommand) -> list[str]:
+def _list_program_args(command: ShellCommand) -> list[str]:
     """The arguments without values of options, so that the first operand is the script."""
     letters = next(letters for name, letters in _VALUE_LETTERS if name.fullmatch(command.name))
     kept: list[str] = []
@@ -414,7 +414,7 @@ def _program_args(command: ShellCommand) -> list[str]:
 
 def _reads_program(command: ShellCommand) -> bool:
     """Whether a shell or an interpreter takes its program from standard input, or from what another command writes."""
-    args = _program_args(command)
+    args = _list_program_args(command)
     for arg in args:
         if arg == "-" or arg == "/dev/stdin" or arg.startswith((PROCESS, "/dev/fd/", "/proc/self/fd/")):
             return True
@@ -435,7 +435,7 @@ def _danger_of_remote(command: ShellCommand) -> str | None:
             return "decoded content piped to a shell"
     starts_with_expansion = bool(command.words) and command.words[0].startswith((SPLIT, EXPANSION))
     is_runner = is_runner or command.name == "eval" or command.name in _SOURCES or starts_with_expansion
-    if is_runner and _fetches(_commands_within(command)):
+    if is_runner and _fetches(_iterate_commands_within(command)):
         return "execution of downloaded content"
     return None
 
@@ -512,7 +512,7 @@ def _danger_of_one_liner(command: ShellCommand) -> str | None:
 
 
 def _has_code_flag(command: ShellCommand, letters: str, words: Sequence[str]) -> bool:
-    args = _program_args(command)
+    args = _list_program_args(command)
     for position, arg in enumerate(args):
         if arg in words or any(arg.startswith(f"{word}=") for word in words):
             return True
@@ -639,15 +639,15 @@ def _reader_executes(command: ShellCommand) -> str | None:
         is_plain = bool(_SSH_RUNS.search(value)) is False if name == "ssh" else runs_only_harmless(value)
         if not is_plain or (name == "rg" and value):
             return "a reading tool told to execute a program"
-    texts = [*args, *_input_texts(command)] if name in _AWKS or name in ("sed", "gsed") else []
+    texts = [*args, *_list_input_texts(command)] if name in _AWKS or name in ("sed", "gsed") else []
     if name in _AWKS and any(len(text) > _SCRIPT_CHARS_MAX or _AWK_PIPE.search(text) for text in texts):
         return "a reading tool told to execute a program"
     if name in ("sed", "gsed") and any(
-        len(text) > _SCRIPT_CHARS_MAX or _SED_RUNS.search(text) for text in _sed_scripts(args)
+        len(text) > _SCRIPT_CHARS_MAX or _SED_RUNS.search(text) for text in _list_sed_scripts(args)
     ):
         return "a reading tool told to execute a program"
     for programs, pattern in _ESCAPES:
-        if name in programs and any(pattern.search(text) for text in [*args, *_input_texts(command)]):
+        if name in programs and any(pattern.search(text) for text in [*args, *_list_input_texts(command)]):
             return "a shell started from inside a program"
     return None
 
@@ -655,19 +655,19 @@ def _reader_executes(command: ShellCommand) -> str | None:
 _SCRIPT_CHARS_MAX: Final = 8_192
 
 
-def _sed_scripts(args: Sequence[str]) -> list[str]:
+def _list_sed_scripts(args: Sequence[str]) -> list[str]:
     given = list(find_option_values(args, "-e", "--expression"))
     return given or find_operands(args)[:1]
 
 
-def _input_texts(command: ShellCommand) -> list[str]:
+def _list_input_texts(command: ShellCommand) -> list[str]:
     """The texts that a command reads from its standard input, as far as the line shows them."""
     fed = command.input
     documents = fed.documents if fed is not None else []
-    return [*documents, *(" ".join(other.args) for other in command.upstream), *_documents_in(command.upstream)]
+    return [*documents, *(" ".join(other.args) for other in command.upstream), *_iterate_documents(command.upstream)]
 
 
-def _documents_in(commands: Iterator[ShellCommand]) -> Iterator[str]:
+def _iterate_documents(commands: Iterator[ShellCommand]) -> Iterator[str]:
     for command in commands:
         yield from command.documents
 
@@ -682,12 +682,12 @@ def _danger_of_made_text(command: ShellCommand) -> str | None:
         return "a text that is made and then run (eval)"
     if command.find_wrapper("xargs") is not None and command.name in WRAPPERS:
         return "commands from the input"
-    if command.name == "parallel" and not _parallel_command(command.args):
+    if command.name == "parallel" and not _is_parallel_command(command.args):
         return "commands from the input"
     return None
 
 
-def _parallel_command(args: Sequence[str]) -> bool:
+def _is_parallel_command(args: Sequence[str]) -> bool:
     return any(not arg.startswith("-") for arg in args) or bool({"--version", "--help"} & set(args))
 
 
@@ -792,23 +792,25 @@ _REDIS_LINE: Final = re.compile(r"(?im)^\s*(?:flushall|flushdb|shutdown)\b")
 def _danger_of_sql(command: ShellCommand) -> Iterator[str]:
     name = command.name
     if name in ("mongo", "mongosh"):
-        if any(_MONGO.search(text) for text in [*command.args, *_input_texts(command)]):
+        if any(_MONGO.search(text) for text in [*command.args, *_list_input_texts(command)]):
             yield "dropping a database"
     elif name in ("redis-cli", "valkey-cli", "keydb-cli"):
         is_word = any(arg.lower() in _REDIS for arg in command.args)
-        if is_word or any(_REDIS_LINE.search(text) for text in _input_texts(command)):
+        if is_word or any(_REDIS_LINE.search(text) for text in _list_input_texts(command)):
             yield "dropping a database"
     elif name in _SQL_CLIENTS:
-        yield from _sql_text("\n".join([" ".join(command.words), *_input_texts(command), *_own_input_texts(command)]))
+        yield from _danger_of_sql_text(
+            "\n".join([" ".join(command.words), *_list_input_texts(command), *_list_own_input_texts(command)])
+        )
     elif name in ("drop", "delete", "truncate"):
-        yield from _sql_text(" ".join(command.words))
+        yield from _danger_of_sql_text(" ".join(command.words))
 
 
-def _own_input_texts(command: ShellCommand) -> list[str]:
+def _list_own_input_texts(command: ShellCommand) -> list[str]:
     return [document for other in (command, *command.upstream) for document in other.documents]
 
 
-def _sql_text(text: str) -> Iterator[str]:
+def _danger_of_sql_text(text: str) -> Iterator[str]:
     if _SQL_DROP.search(text):
         yield "SQL DROP"
     for statement in text.split(";"):
@@ -935,7 +937,7 @@ _GIT_RUNS: Final = re.compile(
 )
 
 
-def _git_settings(args: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_git_settings(args: Sequence[str]) -> tuple[list[str], list[str]]:
     """The settings git is called with, and its arguments from the verb on."""
     given: list[str] = []
     at = 0
@@ -970,7 +972,7 @@ def _git_setting_runs(setting: str) -> bool:
 def _danger_of_git(command: ShellCommand) -> Iterator[str]:
     if command.name != "git":
         return
-    given, args = _git_settings(command.args)
+    given, args = _split_git_settings(command.args)
     yield from danger_rows.find_row_reasons("git", args)
     verb, rest = "".join(args[:1]), args[1:]
     flags = find_short_flags(rest)
@@ -1007,9 +1009,9 @@ def _dangers_by_rows(command: ShellCommand) -> Iterator[str]:
     name, args = command.name, command.args
     if is_interpreter(name):
         # ``python -m twine upload`` and ``python manage.py flush`` are called by their own names as well.
-        words = [arg for arg in _program_args(command) if arg != "-m"]
+        words = [arg for arg in _list_program_args(command) if arg != "-m"]
         at = next((n for n, word in enumerate(words) if not word.startswith("-")), len(words))
-        name, args = program_name("".join(words[at : at + 1])), words[at + 1 :]
+        name, args = get_program_name("".join(words[at : at + 1])), words[at + 1 :]
     yield from danger_rows.find_row_reasons(name, args)
 
 
@@ -1088,25 +1090,25 @@ def _danger_of_running_written(commands: Sequence[ShellCommand]) -> Iterator[str
     """The danger of a file that the line writes and then runs."""
     made: set[str] = set()
     for command in commands:
-        if made and any(_file_path(script) in made for script in _script_files(command)):
+        if made and any(_normalize_file_path(script) in made for script in _iterate_script_files(command)):
             yield "running a file that the same line writes"
             return
-        made |= {_file_path(target) for target in find_written_paths(command) if target}
+        made |= {_normalize_file_path(target) for target in find_written_paths(command) if target}
         made -= {"/dev/null", "/dev/stdout", "/dev/stderr"}
 
 
-def _file_path(word: str) -> str:
+def _normalize_file_path(word: str) -> str:
     return posixpath.normpath(word) if word else word
 
 
-def _script_files(command: ShellCommand) -> Iterator[str]:
+def _iterate_script_files(command: ShellCommand) -> Iterator[str]:
     """The files a command runs as programs."""
     words = command.words
     if words and "/" in words[0]:
         yield words[0]
     name = command.name
     if name in SHELLS or is_interpreter(name):
-        scripts = find_operands(_program_args(command))[:1]
+        scripts = find_operands(_list_program_args(command))[:1]
         yield from scripts
         fed = command.input
         yield from fed.reads_from if fed is not None and not scripts else ()

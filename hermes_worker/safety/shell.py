@@ -2,14 +2,15 @@
 
 A reading for guards, not a shell. Its judge is a real bash (``tests/core/test_shell_against_bash.py``).
 
-Theory of operation. One pass goes from left to right (``_Reader.read_all``), one token at a time. Three things are
+Theory of operation. One pass goes from left to right (``_ShellReader.read_all``), one token at a time. Three things are
 kept:
 
 * the *current command*, to which words, assignments and redirections are added until an operator, a line end or a
   bracket finishes it (``_finish_command``); a finished command joins ``commands``, the flat list that the rules look
-  at; * a stack of *frames*, one for each compound command that is open (``if``, ``{``, ``(``, ``case`` ...). It tells
-  where a command begins, and what is a pattern, a condition or arithmetic instead: a reserved word counts only where a
-  command may begin. Closing a frame makes the compound command the current one again, for its redirections;
+  at;
+* a stack of *frames*, one for each compound command that is open (``if``, ``{``, ``(``, ``case`` ...). It tells where a
+  command begins, and what is a pattern, a condition or arithmetic instead: a reserved word counts only where a command
+  may begin. Closing a frame makes the compound command the current one again, for its redirections;
 * *here-documents* whose body is still to come: it begins behind the line end.
 
 So ``if grep -q x "$f"; then cat f | sh & fi > out`` becomes four commands:
@@ -310,7 +311,7 @@ class _ShellReader:
 
     def _open_bracket(self) -> None:
         words = self._current.words
-        end = self._function_brackets()
+        end = self._find_function_brackets()
         if end and len(words) == 1 and not self._is_prefixed and not self._is_closed:
             self.at = end
             self._define_function(words[0])
@@ -320,7 +321,7 @@ class _ShellReader:
         self.at += 1
         self._push_frame("(")
 
-    def _function_brackets(self) -> int:
+    def _find_function_brackets(self) -> int:
         """The place behind ``( )``, or 0."""
         at = self.at + 1
         while at < len(self._text) and (self._text[at] in " \t" or self._text.startswith("\\\n", at)):
@@ -469,7 +470,7 @@ class _ShellReader:
                 self._skip_gaps()
                 name = self._read_word().text
                 self._skip_gaps()
-                if self._text.startswith("(", self.at) and (end := self._function_brackets()):
+                if self._text.startswith("(", self.at) and (end := self._find_function_brackets()):
                     self.at = end
                 self._pending_function = name
             case "for" | "select":
@@ -929,7 +930,7 @@ class _ShellReader:
             parts.append(self._read_double_quoted())
         elif (found := _PARAMETER.match(text, self.at + 1)) is not None:
             self.at = found.end()
-            parts.append(_mark_of_parameter(found[0], is_quoted=is_quoted))
+            parts.append(_find_parameter_mark(found[0], is_quoted=is_quoted))
         else:
             if text.startswith("\\\n", self.at + 1):
                 self._add_doubt("a line that is continued inside an expansion")
@@ -1041,7 +1042,7 @@ class _ShellReader:
         self.at += 1
         if re.search(r"@P$", raw):
             self._add_doubt("an expansion that runs commands")
-        return _mark_of_parameter(raw, is_quoted=is_quoted)
+        return _find_parameter_mark(raw, is_quoted=is_quoted)
 
     def _read_quoted_piece(self, char: str) -> None:
         if char == "$":
@@ -1099,7 +1100,7 @@ def _decode_ansi_c(found: re.Match[str]) -> str:
     return _ESCAPES.get(code, "\\" + code)
 
 
-def _mark_of_parameter(parameter: str, *, is_quoted: bool) -> str:
+def _find_parameter_mark(parameter: str, *, is_quoted: bool) -> str:
     """The text that stands in a word for the value of ``parameter``. Home folders are spelled as a path."""
     if parameter == "HOME":
         return "~"

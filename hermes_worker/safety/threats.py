@@ -269,7 +269,9 @@ def find_matching_ids(text: str, scope: ThreatScope) -> tuple[str, ...]:
     must hold no key of a vendor either, under any name.
     """
     found = tuple(
-        _matching_ids(_possible_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope]))
+        _iterate_matching_ids(
+            _iterate_possible_readings(text), (each for each in PATTERNS if each.scope in _INCLUDED[scope])
+        )
     )
     if scope is ThreatScope.STRICT and HARDCODED_SECRET not in found and holds_vendor_key(text):
         return (*found, HARDCODED_SECRET)
@@ -278,13 +280,13 @@ def find_matching_ids(text: str, scope: ThreatScope) -> tuple[str, ...]:
 
 def find_skill_threats(text: str) -> tuple[str, ...]:
     """Ids of ``SKILL_PATTERNS`` that match ``text``."""
-    return tuple(_matching_ids(_possible_readings(text), SKILL_PATTERNS))
+    return tuple(_iterate_matching_ids(_iterate_possible_readings(text), SKILL_PATTERNS))
 
 
 def find_job_threats(text: str, patterns: Iterable[ThreatPattern]) -> tuple[str, ...]:
     """Ids of ``patterns`` that match the text of a job. The call of the bundled GitHub skill does not count."""
-    readings = (_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, reading) for reading in _possible_readings(text))
-    return tuple(_matching_ids(readings, patterns))
+    readings = (_GITHUB_CALL.sub(_GITHUB_CALL_SCANNED_AS, reading) for reading in _iterate_possible_readings(text))
+    return tuple(_iterate_matching_ids(readings, patterns))
 
 
 def scan_job_prompt(text: str) -> ThreatFinding | None:
@@ -293,13 +295,15 @@ def scan_job_prompt(text: str) -> ThreatFinding | None:
     if removed:
         message = f"Blocked: the prompt contains the invisible character {removed[0]}; remove it."
         return ThreatFinding(id=f"invisible_unicode_{removed[0]}", message=message)
-    return _first_finding(text, JOB_PATTERNS)
+    return _find_first_threat(text, JOB_PATTERNS)
 
 
 def scan_assembled_prompt(text: str) -> AssembledScan:
     """Scan a job's prompt with its skills, script output and context in place."""
     cleaned, removed = strip_invisible(text)
-    return AssembledScan(text=cleaned, removed=removed, finding=_first_finding(cleaned, JOB_SCANS[JobScan.ASSEMBLED]))
+    return AssembledScan(
+        text=cleaned, removed=removed, finding=_find_first_threat(cleaned, JOB_SCANS[JobScan.ASSEMBLED])
+    )
 
 
 def strip_invisible(text: str) -> tuple[str, tuple[str, ...]]:
@@ -317,7 +321,7 @@ def strip_invisible(text: str) -> tuple[str, tuple[str, ...]]:
     return "".join(kept), tuple(f"U+{ord(character):04X}" for character in sorted(removed))
 
 
-def _first_finding(text: str, patterns: Iterable[ThreatPattern]) -> ThreatFinding | None:
+def _find_first_threat(text: str, patterns: Iterable[ThreatPattern]) -> ThreatFinding | None:
     for identifier in find_job_threats(text, patterns):
         message = f"Blocked: the prompt matches the threat pattern {identifier!r}; take that instruction out."
         return ThreatFinding(id=identifier, message=message)
@@ -337,7 +341,7 @@ _JSON_ESCAPE = re.compile(
 _SIGNS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 
-def _possible_readings(text: str) -> Iterator[str]:
+def _iterate_possible_readings(text: str) -> Iterator[str]:
     r"""``text`` as it stands, and as a reader of JSON sees it: a word behind the ``\n`` of a tool's result begins a
     line there.
     """
@@ -355,7 +359,7 @@ def _unescape(escape: re.Match[str]) -> str:
     return chr(0x10000 + ((int(escape["high"], 16) - 0xD800) << 10) + int(escape["low"], 16) - 0xDC00)
 
 
-def _matching_ids(readings: Iterable[str], patterns: Iterable[ThreatPattern]) -> Iterator[str]:
+def _iterate_matching_ids(readings: Iterable[str], patterns: Iterable[ThreatPattern]) -> Iterator[str]:
     windows = [window for reading in readings for window in _split_windows(reading)]
     for pattern in patterns:
         if any(pattern.expression.search(window) is not None for window in windows):

@@ -145,18 +145,18 @@ def _read_as_plain(text: str) -> tuple[str, list[tuple[int, int]]]:
     places: list[tuple[int, int]] = []
     after = 0
     for special in _SPECIAL.finditer(text):
-        letters.append(_plain_ascii(text[after : special.start()]))
+        letters.append(_to_plain_ascii(text[after : special.start()]))
         places += [(at, at + 1) for at in range(after, special.start())]
         said = _to_plain(special[0])
         letters.append(said)
         places += [special.span()] * len(said)
         after = special.end()
-    letters.append(_plain_ascii(text[after:]))
+    letters.append(_to_plain_ascii(text[after:]))
     places += [(at, at + 1) for at in range(after, len(text))]
     return "".join(letters), places
 
 
-def _plain_ascii(text: str) -> str:
+def _to_plain_ascii(text: str) -> str:
     return text.lower().translate(_LOOK_ALIKES)
 
 

@@ -79,6 +79,8 @@ class DecisionObject(Resource):
     by: str | None
     """Who answered; ``null`` where nothing did."""
     reason: str | None
+    changed_arguments: str | None = None
+    """The arguments that the call ran with, where whoever allowed it changed them."""
     permits: str | None
     """The patterns of commands that are not asked about any more, separated by ``;``: in its session after
     ``session``, in its tenant after ``always``; ``null`` where nothing follows."""

@@ -22,7 +22,7 @@ class AuthObject(Resource):
 
 
 class RuntimeObject(Resource):
-    """Where agents and their tools run: here, never with the client."""
+    """The side on which agents and their tools run: this one, never the client's."""
 
     mode: Literal["server_agent"] = "server_agent"
     tool_execution: Literal["server"] = "server"

@@ -118,7 +118,7 @@ class JobRemoved(Resource):
 
 
 class JobHistory(Resource):
-    """Newest first."""
+    """Slots of a job, the newest first."""
 
     firings: list[FiringObject]
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.explanations import ExplainedReason
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import CallStatus, RunKind, RunStatus
@@ -142,6 +143,19 @@ class BeganWithObject(Resource):
     """The layer that set each of these: ``fleet``, ``file``, ``tenant``, ``session`` or ``run``."""
 
 
+class UndeliveredObject(Resource):
+    """A delivery of what a run said that did not arrive, or not yet at the first attempt."""
+
+    delivery_id: str
+    target: str
+    state: DeliveryState
+    """``failed`` and ``abandoned`` are not tried again until somebody asks for it; the others are."""
+    attempts: int
+    not_before: float | None = None
+    """When it is tried again."""
+    error: str | None = None
+
+
 class RunObject(Resource):
     """A run. Times are epoch seconds; absent fields have no
     value."""
@@ -160,7 +174,7 @@ class RunObject(Resource):
     kind: RunKind = RunKind.REQUEST
     """What made it begin: a ``request``, a ``job``, a run that delegated it (``child``), a background answer or report
     (``follow_up``), looking back for what to remember (``review``), or a repetition without effects
-    (``evaluation``)."""
+    or a judgement (``evaluation``)."""
     delegated: int | None = None
     """How many runs were delegated in the chain that it is the first of. Only in lists, and absent for none."""
     tags: list[str] | None = None
@@ -200,6 +214,8 @@ class RunObject(Resource):
     """Text that was steered into the run and reached no tool result."""
     standing: StandingObject | None = None
     """Why a run that has not ended is where it is. Only where one run is read."""
+    undelivered: list[UndeliveredObject] | None = None
+    """What it said and did not arrive; absent where everything did, or may still at the first attempt."""
     budget: BudgetObject | None = None
     """Only where one run is read."""
     began_with: BeganWithObject | None = None

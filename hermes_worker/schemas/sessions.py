@@ -61,11 +61,13 @@ class OneSession(Resource):
 
 
 class SessionList(ListOf[SessionObject]):
-    """A page of sessions, newest first."""
+    """A page of sessions, the one with the newest activity first."""
 
     limit: int
     offset: int
     has_more: bool
+    next_cursor: str | None = None
+    """For the next page, if there is one."""
 
 
 class SessionFamily(Resource):

@@ -10,7 +10,7 @@ from typing import Any
 from hermes_worker.agent.tools.arguments import coerce, find_violations
 from hermes_worker.agent.tools.schema_time_limit import UnusableSchema
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.questions import ANSWER_CHARS_MAX
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.run_views import WaitView
@@ -95,4 +95,4 @@ def _check_arguments(arguments: Mapping[str, Any], asked: WaitView) -> str:
     command = wanted.get("command")
     if isinstance(command, str) and is_hardline(command):
         raise InvalidAnswer("this command is never run here, whoever asks")
-    return canonical_json(wanted)
+    return dump_canonical_json(wanted)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.live_settings import ChosenSettings, LiveSettings
-from hermes_worker.settings.overriding import bound_overrides, check_overrides, require_overridable
+from hermes_worker.settings.overriding import check_overrides, require_overridable, restrict_overrides
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
@@ -52,5 +52,5 @@ def override_for_session(
     given = {key: value for key, value in said.items() if value is not None}
     require_overridable(said, OverrideLevel.SESSION)
     checked = check_overrides(given, OverrideLevel.SESSION, place=place)
-    bound_overrides(client.live_settings.choose_settings(tenant).settings, checked, place=place)
+    restrict_overrides(client.live_settings.choose_settings(tenant).settings, checked, place=place)
     return Configurations(client.database).update_overrides(tenant, session_id, {**said, **checked}, source)

@@ -20,7 +20,7 @@ from hermes_worker.broker.queue import build_home_client, build_redis_client
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.hooks import build_observed
 from hermes_worker.core.principals import KeyScope, Principal, format_program, require_holder_name, require_tenant_name
-from hermes_worker.local.paths import embedded_broker_url, embedded_database_url, list_spellings
+from hermes_worker.local.paths import build_embedded_database_url, find_embedded_broker_url, list_spellings
 from hermes_worker.observe import count, log
 from hermes_worker.services.signed_tasks import TaskRefused, read_signed_task
 from hermes_worker.services.submission import InvalidSubmission, Submission, prepare_run
@@ -50,8 +50,9 @@ class SubmittedRun:
     _created: Created = field(repr=False)
 
     def announce(self) -> None:
-        """Tell the workers of the run, after the commit: for libraries that have no hook for that. Without it the
-        sweeper finds the run within seconds. Never raises for a broker that is away. Safe to repeat."""
+        """Send the hint for the run to the workers. Call it after the commit where the database library has no hook for
+        commits; without it the sweeper finds the run within seconds. Does not raise when the broker is away.
+        Idempotent."""
         self._client.publisher.send(self._created.hints)
 
 
@@ -124,8 +125,8 @@ class Submitter:
         return run
 
     def _require_own_database(self, database: LentDatabase) -> None:
-        """Raises ``ConfigurationError`` for a database that is not that of the settings, or has another schema."""
-        ours = sa.make_url(self.settings.database.url or embedded_database_url(self.settings.home))
+        """Raise ``ConfigurationError`` for a database that is not that of the settings, or has another schema."""
+        ours = sa.make_url(self.settings.database.url or build_embedded_database_url(self.settings.home))
         is_sqlite = ours.get_backend_name() == "sqlite"
         if is_sqlite is not database.is_sqlite:
             there = "SQLite" if database.is_sqlite else "PostgreSQL"
@@ -155,7 +156,7 @@ def _is_same_file(path: str, other: str | None) -> bool:
 
 def _build_broker(settings: Settings) -> redis.Redis:
     url = settings.broker.url
-    return build_redis_client(url) if url else build_home_client(lambda: embedded_broker_url(settings.home))
+    return build_redis_client(url) if url else build_home_client(lambda: find_embedded_broker_url(settings.home))
 
 
 def _build_principal(tenant: str, principal: str | Principal) -> Principal:

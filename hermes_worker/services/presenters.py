@@ -10,40 +10,42 @@ from hermes_worker.core.answer_binding import format_question_code
 from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX
 from hermes_worker.core.consent import read_pattern_keys
 from hermes_worker.core.invisible_characters import show_invisible
+from hermes_worker.core.run import CallStatus
 from hermes_worker.core.run_views import WaitView
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.safety.redaction import redact, redact_code
 from hermes_worker.schemas.approvals import DecisionObject, WaitObject
 from hermes_worker.schemas.runs import CallDetailObject, LedgerEntryObject
 from hermes_worker.store.runs.approval_history import ClosedQuestion
-from hermes_worker.store.runs.call_ledger import CallEntry, CallInFull
+from hermes_worker.store.runs.call_ledger import RecordedRequest
 
 
-def build_entry_object(entry: CallEntry) -> LedgerEntryObject:
+def build_entry_object(found: RecordedRequest) -> LedgerEntryObject:
+    entry = found.row
     return LedgerEntryObject(
-        call=_place(entry.iteration, entry.position),
+        call=_format_place(entry.iteration, entry.position),
         iteration=entry.iteration,
         position=entry.position,
         tool=entry.name,
         effect=entry.replay,  # type: ignore[arg-type]
-        status=entry.status,
+        status=CallStatus(entry.status),
         waits_for=entry.waits_for,
-        attempts=entry.attempts,
-        takeovers=max(0, entry.attempts - 1),
-        deaths=entry.deaths,
+        attempts=entry.attempt,
+        takeovers=max(0, entry.attempt - 1),
+        deaths=entry.deaths or 0,
         claimed_at=entry.claimed_at,
         settled_at=entry.settled_at,
         worker=entry.worker,
-        about=redact_code(entry.about)[:ABOUT_CHARS_MAX],
+        about=redact_code(found.about)[:ABOUT_CHARS_MAX],
     )
 
 
-def build_call_detail(found: CallInFull) -> CallDetailObject:
+def build_call_detail(found: RecordedRequest) -> CallDetailObject:
     changed, result = found.changed_arguments, found.result
     return CallDetailObject(
-        **dict(build_entry_object(found.entry)),
-        tool_call_id=found.tool_call_id,
-        arguments=redact(found.arguments),
+        **dict(build_entry_object(found)),
+        tool_call_id=str(found.request.get("id", "")),
+        arguments=redact(str(found.request.get("function", {}).get("arguments", ""))),
         changed_arguments=None if changed is None else redact(changed),
         result=None if result is None else redact(result),
     )
@@ -64,11 +66,11 @@ def build_wait_object(view: WaitView, source: str) -> WaitObject:
         position=view.position,
         created_at=view.opened_at,
         expires_at=view.expires_at,
-        command=_command(view.request),
-        description=_text(view.request, "description"),
+        command=_read_command(view.request),
+        description=_read_text(view.request, "description"),
         pattern_key=view.request.get("pattern_key"),
         pattern_keys=list(read_pattern_keys(view.request)),
-        question=_text(view.request, "question"),
+        question=_read_text(view.request, "question"),
         choices=[show_invisible(choice) for choice in view.choices],
     )
 
@@ -84,28 +86,29 @@ def build_decision_object(each: ClosedQuestion, source: str) -> DecisionObject:
         session_id=each.session.choose_reference(source),
         kind=each.kind,
         tool=each.tool,
-        call=_place(each.iteration, each.position),
-        command=_command(each.request),
-        description=_text(each.request, "description"),
-        question=_text(each.request, "question"),
+        call=_format_place(each.iteration, each.position),
+        command=_read_command(each.request),
+        description=_read_text(each.request, "description"),
+        question=_read_text(each.request, "question"),
         created_at=each.opened_at,
         closed_at=each.closed_at,
         outcome=each.outcome,
         by=each.by,
         reason=each.reason,
+        changed_arguments=show_invisible(redact(each.changed_arguments)) if each.changed_arguments else None,
         permits="; ".join(read_pattern_keys(each.request)) or None if lasts else None,
     )
 
 
-def _place(iteration: int, position: int) -> str:
+def _format_place(iteration: int, position: int) -> str:
     return f"{iteration}.{position}"
 
 
-def _command(request: Mapping[str, Any]) -> str | None:
+def _read_command(request: Mapping[str, Any]) -> str | None:
     command = request.get("command")
     return show_invisible(redact(command)) if isinstance(command, str) else None
 
 
-def _text(request: Mapping[str, Any], name: str) -> str | None:
+def _read_text(request: Mapping[str, Any], name: str) -> str | None:
     text = request.get(name)
     return show_invisible(text) if isinstance(text, str) else None

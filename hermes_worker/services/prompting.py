@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hermes_worker.agent.prompt.sources import ContextFacts, PromptBlock, shorten_text
 from hermes_worker.agent.prompt.system import CONTEXT_CHARS_MIN
-from hermes_worker.local.paths import soul_path
+from hermes_worker.local.paths import get_soul_path
 from hermes_worker.observe import count, log
 from hermes_worker.safety.origins import TextOrigin, judge_text
 from hermes_worker.services.context import ask_for_blocks, compute_pure_blocks, sort_blocks
@@ -19,7 +19,7 @@ from hermes_worker.system.plainfiles import read_plain
 def read_identity(home: Path, tenant: str) -> str:
     """Read who the agents of a tenant are: the tenant's ``SOUL.md``, else the operator's; empty where there is none,
     where it cannot be read and where it looks like an attack."""
-    for path in dict.fromkeys((soul_path(home, tenant), soul_path(home))):
+    for path in dict.fromkeys((get_soul_path(home, tenant), get_soul_path(home))):
         try:
             text = read_plain(path, bytes_max=4 * CONTEXT_CHARS_MIN).decode("utf-8", "replace")
         except OSError:

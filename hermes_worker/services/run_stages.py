@@ -24,7 +24,7 @@ from hermes_worker.agent.prompt.pipeline import import_history
 from hermes_worker.agent.prompt.sources import ContextFacts
 from hermes_worker.agent.prompt.system import PromptParts, assemble_prompt
 from hermes_worker.agent.source_tools import defer_definitions, render_client_definition
-from hermes_worker.agent.tools.catalog import catalog_with
+from hermes_worker.agent.tools.catalog import build_sourced_catalog
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.deferred_tools import BRIDGE
@@ -36,9 +36,15 @@ from hermes_worker.core.sources import CHAT_SOURCE, parse_source_kind
 from hermes_worker.core.spec import REQUESTED, TERMS, RunSpec
 from hermes_worker.core.titles import read_row_text
 from hermes_worker.live_settings import ChosenSettings
-from hermes_worker.local.paths import workspaces_dir
-from hermes_worker.models.catalog import find_provider, provider_of_host
-from hermes_worker.models.identity import STAND_IN, STAND_IN_MODEL, endpoint_identity, usual_address
+from hermes_worker.local.paths import get_workspaces_dir
+from hermes_worker.models.catalog import find_provider, find_provider_by_host
+from hermes_worker.models.identity import (
+    STAND_IN,
+    STAND_IN_MODEL,
+    find_usual_address,
+    find_usual_model,
+    identify_endpoint,
+)
 from hermes_worker.models.prices import is_priced
 from hermes_worker.services.prompt_blocks import BlockFacts, build_block_reader
 from hermes_worker.services.prompting import PromptTexts
@@ -134,7 +140,7 @@ def configure(submission: Submission, settings: Settings, chosen: ChosenSettings
     model, provider = resolve_model(settings.model, submission.model)
     endpoint = submission.endpoint
     if endpoint is None and not settings.model.is_scripted:
-        endpoint = endpoint_identity(settings.model)
+        endpoint = identify_endpoint(settings.model)
     _require_served(model, endpoint)
     if submission.cost_usd_max is not None:
         _require_known_prices(settings, model, provider)
@@ -154,9 +160,9 @@ def equip(run: ConfiguredRun, run_id: str, sourced: Sequence[str], found: FoundD
     """Choose the tools and the workspace. ``sourced`` are the definitions that tool sources offer to the tenant;
     ``found`` is the directory that the submission names, ``None`` where it is no absolute path of one."""
     disabled = _list_excluded_toolsets(run.settings.memory, run.kind)
-    names, tools = _tools(run.toolsets, disabled, sourced, run.settings.model.window)
+    names, tools = _resolve_tools(run.toolsets, disabled, sourced, run.settings.model.window)
     if run.submission.client_tools:
-        taken = catalog_with(sourced).names | names
+        taken = build_sourced_catalog(sourced).names | names
         tools = _add_client_tools(run.settings, tools, run.submission.client_tools, taken)
     workspace = choose_workspace(run.settings, run.submission, run_id, found)
     return EquippedRun(configured=run, run_id=run_id, tool_names=names, tools=tools, workspace=workspace)
@@ -209,11 +215,12 @@ def compose(equipped: EquippedRun, skills: RunSkills, texts: PromptTexts) -> New
 def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, str]:
     """Find the model that a run will use and the name of its provider. Raises ``InvalidSubmission`` when there is
     none."""
-    row = (find_provider(settings.provider) if settings.provider else None) or provider_of_host(settings.base_url or "")
+    row = (find_provider(settings.provider) if settings.provider else None) or find_provider_by_host(
+        settings.base_url or ""
+    )
     provider = settings.provider or (row.name if row else "custom")
     chosen = asked_for if asked_for != DEFAULT_MODEL_ALIAS else None
-    usual = STAND_IN_MODEL if settings.is_scripted else row.default_model if row else ""
-    model = chosen or settings.name or usual
+    model = chosen or find_usual_model(settings)
     if not model:
         raise InvalidSubmission("model", "no model is named; name one, or set HERMES_MODEL (model.default)")
     return model, provider
@@ -221,7 +228,7 @@ def resolve_model(settings: ModelSettings, asked_for: str | None) -> tuple[str, 
 
 def find_provider_address(settings: ModelSettings) -> str | None:
     """Find the address of the configured provider; ``None`` for one without a common address."""
-    return (settings.base_url or usual_address(settings)).rstrip("/") or None
+    return (settings.base_url or find_usual_address(settings)).rstrip("/") or None
 
 
 _LIMITS: Sequence[tuple[str, str, Callable[[Settings], float | None]]] = (
@@ -283,17 +290,17 @@ def _list_excluded_toolsets(memory: MemorySettings, kind: str) -> tuple[str, ...
     return (*(_UNATTENDED_WITHOUT if kind == "cron" else ()), *(() if is_used else ("memory",)))
 
 
-def _tools(
+def _resolve_tools(
     toolsets: tuple[str, ...], disabled: tuple[str, ...], sourced: Sequence[str], window: int | None
 ) -> tuple[frozenset[str], str]:
     """List the names of the tools, and write their definitions as a session stores them."""
     try:
-        catalog = catalog_with(sourced)
+        catalog = build_sourced_catalog(sourced)
         names = catalog.resolve(toolsets, disabled=disabled)
     except ConfigurationError as error:
         raise InvalidSubmission("toolsets", str(error)) from error
-    definitions = dict(zip(names, catalog.tool_definitions(names), strict=True))
-    stored = defer_definitions(definitions, catalog.deferrable_names(names), window)
+    definitions = dict(zip(names, catalog.render_definitions(names), strict=True))
+    stored = defer_definitions(definitions, catalog.select_deferrable_names(names), window)
     led_to = BRIDGE if len(stored) > len(names) else frozenset()
     return frozenset(names) | led_to, f"[{','.join(stored)}]"
 
@@ -322,7 +329,7 @@ def choose_workspace(
         if kind == WorkspaceKind.SSH and tenant == DEFAULT_TENANT:
             return make_session_ref(settings.terminal.ssh_directory, run_id, kind=kind)
         # Other tenants work on our own machines: nothing would keep them apart on a host that has one account.
-        own = str(workspaces_dir(settings.home, tenant))
+        own = str(get_workspaces_dir(settings.home, tenant))
         return make_session_ref(own, run_id, kind=WorkspaceKind.LOCAL if kind == WorkspaceKind.SSH else kind)
     if found is None:
         wrong = f"{submission.directory!r} is not an absolute path of a directory"

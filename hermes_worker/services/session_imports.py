@@ -33,7 +33,7 @@ def import_session(client: Client, principal: Principal, document: object, *, so
         moments=found.moments if is_whole else (),
     )
     sessions = Sessions(client.database, principal.tenant, source)
-    for title in _titles(found):
+    for title in _propose_titles(found):
         try:
             return sessions.open(new, title=title, model=None, origin=origin)
         except TitleTaken:
@@ -41,7 +41,7 @@ def import_session(client: Client, principal: Principal, document: object, *, so
     return sessions.open(new, title=None, model=None, origin=origin)
 
 
-def _titles(found: ImportedSession) -> list[str | None]:
+def _propose_titles(found: ImportedSession) -> list[str | None]:
     if found.title is None:
         return [None]
     return [found.title, *(number_title(found.title, number) for number in range(2, _TITLES_TRIED))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from hermes_worker.channels.targets import redact_target
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.run_views import RunNews, RunSheet, RunView, WaitView
 from hermes_worker.safety.redaction import redact
@@ -21,14 +22,14 @@ CALLS_MAX = 10_000
 
 def load_sheet(database: Database, run_id: str) -> RunSheet:
     """Load the sheet of a run. Commands in it are redacted. Raises ``RunNotFound``, ``UnavailableError``."""
-    views, families = Views(database), Families(database)
-    view = views.load_run(run_id)
+    views, families, listing = Views(database), Families(database), Listing(database)
+    view = redact_deliveries(replace(views.load_run(run_id), undelivered=listing.list_undelivered(run_id)))
     calls = views.list_calls(run_id, limit=CALLS_MAX)
     return RunSheet(
         view=view,
         calls_by_status=dict(Counter(call.status.value for call in calls)),
         doubtful=[call for call in calls if call.status is CallStatus.UNKNOWN],
-        notes=Listing(database).load_notes(run_id),
+        notes=listing.load_notes(run_id),
         answers=Waits(database).list_answers(run_id),
         waits=[_redact_wait(wait) for wait in Waits(database).list_open(run_id=run_id)],
         children=families.list_children(run_id),
@@ -59,4 +60,14 @@ def _redact_wait(wait: WaitView) -> WaitView:
 
 def redact_run(view: RunView) -> RunView:
     """Redact a run for the holder of a key: without the address of the model, and with secrets hidden."""
-    return replace(view, endpoint=None, error=redact(view.error) if view.error else view.error)
+    redacted = redact_deliveries(view)
+    return replace(redacted, endpoint=None, error=redact(view.error) if view.error else view.error)
+
+
+def redact_deliveries(view: RunView) -> RunView:
+    """Hide secrets in the targets of a run, and in what their platforms answered."""
+    undelivered = [
+        replace(each, target=redact_target(each.target), error=redact(each.error) if each.error else None)
+        for each in view.undelivered
+    ]
+    return replace(view, undelivered=undelivered)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import KeyScope, Principal
@@ -31,10 +31,8 @@ class TaskRefused(HermesError):
     that cannot be asked for in this way."""
 
 
-class SignedRun(BaseModel):
+class SignedRun(BaseModel, extra="forbid", strict=True):
     """What a message may say: the fields that a key may send to ``POST /v1/runs``, by the names of ``Submission``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     tenant: str
     text: str

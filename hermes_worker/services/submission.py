@@ -20,7 +20,7 @@ from hermes_worker.core.overrides import OverrideLevel
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.row_sources import is_row_source
 from hermes_worker.live_settings import ChosenSettings
-from hermes_worker.local.paths import holds_state, workspaces_dir
+from hermes_worker.local.paths import get_workspaces_dir, holds_state
 from hermes_worker.observe import count, find_fact, log
 from hermes_worker.services.agents import apply_agent
 from hermes_worker.services.prompting import read_prompt_texts
@@ -47,7 +47,7 @@ from hermes_worker.services.submission_rules import (
 )
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import parse_named_model
-from hermes_worker.settings.overriding import bound_overrides, check_overrides
+from hermes_worker.settings.overriding import check_overrides, restrict_overrides
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.runs.runs import Created, NewRun, SessionNotFound, create_run_id
 from hermes_worker.store.tool_sources import ToolSources
@@ -100,7 +100,8 @@ def submit(client: Client, submission: Submission) -> Created:
 def accept(
     client: Client, submission: Submission, also: Callable[[Connection, Created], None] | None = None
 ) -> Created:
-    """Commit a run without announcing it; ``also`` writes in the same transaction. Raises as ``submit``."""
+    """Commit a run without sending its hint; ``also`` writes in the same transaction. Raises ``InvalidSubmission``,
+    ``IdempotencyConflict``, ``RequestReplayed``, ``SessionBusy``, ``SessionMoved`` and ``UnavailableError``."""
     try:
         created = client.runs.create(prepare_run(client, submission), also)
     except SessionNotFound as error:
@@ -154,7 +155,7 @@ def choose_settings(client: Client, submission: Submission) -> ChosenSettings:
         above = client.live_settings.choose_settings(tenant, session)
         if not said:
             return above
-        bound_overrides(above.settings, said, place="settings")
+        restrict_overrides(above.settings, said, place="settings")
     except ConfigurationError as error:
         raise InvalidSubmission("settings", str(error)) from None
     return client.live_settings.choose_settings(tenant, session, said)
@@ -168,7 +169,8 @@ def _load_session_overrides(client: Client, submission: Submission) -> Mapping[s
 
 
 def find_usable_model(client: Client, submission: Submission) -> str:
-    """Find the model that a run would use. Raises ``InvalidSubmission`` as ``accept`` does, ``UnavailableError``."""
+    """Find the model that a run would use. Raises ``InvalidSubmission`` for a submission that could not be accepted,
+    and ``UnavailableError``."""
     chosen = choose_settings(client, submission)
     validate(submission, time.time())
     submission = apply_agent(submission)
@@ -177,7 +179,7 @@ def find_usable_model(client: Client, submission: Submission) -> str:
 
 def list_offered_models(client: Client, submission: Submission) -> Sequence[str]:
     """List the models that the settings of such a run name: the default one, and fallbacks of the same provider. Others
-    may be named. Raises as ``find_usable_model``."""
+    may be named. Raises ``InvalidSubmission``, ``UnavailableError``."""
     settings = choose_settings(client, submission).settings.model
     usual, provider = resolve_model(settings, None)
     others = (other for other in map(parse_named_model, settings.fallbacks) if other.address is None)
@@ -212,7 +214,8 @@ def _find_directory(settings: Settings, submission: Submission) -> FoundDirector
     tenant, root = submission.principal.tenant, path.resolve()
     return FoundDirectory(
         root=root,
-        is_of_tenant=tenant == DEFAULT_TENANT or root.is_relative_to(workspaces_dir(settings.home, tenant).resolve()),
+        is_of_tenant=tenant == DEFAULT_TENANT
+        or root.is_relative_to(get_workspaces_dir(settings.home, tenant).resolve()),
         holds_state=holds_state(settings.home, root, tenant),
     )
 

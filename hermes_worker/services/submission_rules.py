@@ -23,7 +23,7 @@ from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.chat_accounts import ChatRules
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT, OPERATOR, Principal
 from hermes_worker.core.priority import LATEST_S, Priority
 from hermes_worker.core.spec import Multitask, RunRequest, RunTerms
@@ -104,10 +104,7 @@ _NOT_LATER = frozenset({Multitask.INTERRUPT, Multitask.STEER, Multitask.REJECT})
 
 def validate(submission: Submission, now: float) -> None:
     """Check what a submission says by itself; ``now`` is the time in epoch seconds. Raises ``InvalidSubmission``."""
-    for name, form in _FORMS.items():
-        value = getattr(submission, name)
-        if value is not None and not form.pattern.fullmatch(value):
-            raise InvalidSubmission(name, f"{name} must be {form.words}")
+    require_valid_forms(submission)
     if isinstance(submission.input, str) and not submission.input.strip():
         raise InvalidSubmission("input", "the message is empty")
     if len(submission.input) > TEXT_CHARS_MAX:
@@ -118,9 +115,16 @@ def validate(submission: Submission, now: float) -> None:
     _require_valid_times(submission, now)
 
 
+def require_valid_forms(said: object) -> None:
+    """Check those attributes of what was said that become keys, names and headers. Raises ``InvalidSubmission``."""
+    for name, form in _FORMS.items():
+        value = getattr(said, name, None)
+        if value is not None and not form.pattern.fullmatch(value):
+            raise InvalidSubmission(name, f"{name} must be {form.words}")
+
+
 def warm_up() -> None:
-    """Import what judges schemas, for a process that takes submissions all day, so that no caller waits for it.
-    Idempotent."""
+    """Import the libraries that check schemas, so that no caller of a lasting process waits for that. Idempotent."""
     from hermes_worker.agent.output import check_schema
 
     check_schema({"type": "object"})
@@ -197,7 +201,7 @@ def require_valid_client_tools(brought: Sequence[ClientTool], taken: Collection[
             require_usable_parameters(tool.parameters)
         except UnusableSchema as error:
             raise InvalidSubmission("tools", f"the tool {tool.name!r} cannot be used: its schema {error}") from None
-        left -= len(canonical_json(tool.parameters)) + len(tool.description)
+        left -= len(dump_canonical_json(tool.parameters)) + len(tool.description)
         if left < 0:
             words = f"all of them together have more than {SCHEMA_CHARS_MAX:,} characters"
             raise InvalidSubmission("tools", f"the tools are too large: {words}")

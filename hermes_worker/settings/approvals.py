@@ -28,9 +28,9 @@ class ApprovalSettings:
         "approvals.timeout",
         "HERMES_APPROVALS_TIMEOUT_S",
         optional_number(1, 31 * 86_400, "seconds"),
-        60.0,
+        3_600.0,
         audience="operator",
-        reason="people answer later than after a minute; their questions count as refused without it.",
+        reason="people answer later than after an hour; their questions count as refused without it.",
     )
     """Seconds after which a question without an answer counts as refused; 0 for never."""
     cli: str = declare_setting(
@@ -50,7 +50,7 @@ class ApprovalSettings:
         audience="security",
         reason="an API client cannot answer questions; its runs wait for an answer without it.",
     )
-    """The same for runs submitted over the API."""
+    """What happens to a dangerous command in a run submitted over the API."""
     cron: str = declare_setting(
         "approvals.cron_mode",
         "HERMES_APPROVALS_CRON",
@@ -59,7 +59,7 @@ class ApprovalSettings:
         audience="security",
         reason="jobs need dangerous commands; these are refused without it.",
     )
-    """The same for scheduled runs, which nobody watches."""
+    """What happens to a dangerous command in a scheduled run, which nobody watches."""
     webhook: str = declare_setting(
         "approvals.webhook_mode",
         "HERMES_APPROVALS_WEBHOOK",
@@ -68,7 +68,7 @@ class ApprovalSettings:
         audience="security",
         reason="runs of webhooks need dangerous commands; these are refused without it.",
     )
-    """The same for runs that a webhook started."""
+    """What happens to a dangerous command in a run that a webhook started."""
     delegation: str = declare_setting(
         "approvals.delegation_mode",
         "HERMES_APPROVALS_DELEGATION",
@@ -77,7 +77,7 @@ class ApprovalSettings:
         audience="security",
         reason="children need dangerous commands; these are refused without it.",
     )
-    """The same for child runs, whatever the source of their root."""
+    """What happens to a dangerous command in a child run, whatever the source of its root."""
     deny: tuple[str, ...] = declare_setting(
         "approvals.deny",
         "HERMES_APPROVALS_DENY",

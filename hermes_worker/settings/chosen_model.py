@@ -52,10 +52,11 @@ def build_model(sources: SettingSources) -> ModelSettings:
 
 
 def _find_vendor_keys(sources: SettingSources) -> Mapping[str, Secret]:
-    """Keys by variable. Of other people's variables that happen to end so, a wrong value is nobody's business."""
+    """Find the keys of model providers in the environment, by variable. A variable that only looks like one, because it
+    ends in ``_API_KEY``, is left out when its value is no key."""
     ours = {vendor.key_variable for vendor in _VENDORS}
     keys = {}
-    for name in sorted(sources.variable_names() - VARIABLES):
+    for name in sorted(sources.list_variable_names() - VARIABLES):
         is_known = _KEY_VARIABLE.fullmatch(name) or name in PROVIDER_SECRETS
         if name in ours or (is_known and _is_key(sources.find_variable(name))):
             keys[name] = _check_variable(sources, name, SECRET)
@@ -73,7 +74,7 @@ def _is_key(found: FoundValue | None) -> bool:
 
 
 def _find_vendor(model: ModelSettings) -> _Vendor | None:
-    """Whose key may be sent: the named provider's, or that of the owner of the address."""
+    """Find the vendor whose key may be sent: the named provider, or the owner of the address."""
     if model.provider:
         return next((vendor for vendor in _VENDORS if vendor.provider == model.provider), None)
     host = (urlsplit(model.base_url or "").hostname or "").lower().removesuffix(".")
@@ -87,13 +88,14 @@ def _add_vendor_key(vendor: _Vendor | None, model: ModelSettings, sources: Setti
     base_url = model.base_url or _check_variable(sources, vendor.url_variable, WEB_URL)
     if key is None and base_url is None and not model.refresh_tokens and not model.is_asked_elsewhere:
         raise ConfigurationError(
-            f"model.api_key must be set because model.provider is {model.provider!r}: set {vendor.key_variable}."
+            f"model.api_key must be set because model.provider is {model.provider!r}: set HERMES_API_KEY or "
+            f"{vendor.key_variable}."
         )
     return replace(model, provider=vendor.provider, api_key=key, base_url=base_url)
 
 
 def _guess_provider(key: Secret) -> str:
-    """Whose key this is, by the prefixes that Anthropic and OpenRouter use; OpenAI's when it has neither."""
+    """Guess a key's provider by the prefixes that Anthropic and OpenRouter use; OpenAI for a key with neither."""
     text = key.reveal()
     return "anthropic" if text.startswith("sk-ant-") else "openrouter" if text.startswith("sk-or-") else "openai"
 

@@ -42,11 +42,13 @@ def _set_below(text: str, parent: MappingNode, names: list[str], value: object) 
         return _set_below(text, found, names[1:], value)
     if isinstance(found, ScalarNode) and names[0] == "model" and found.value:
         # The short form, ``model: NAME``, says what ``model.default`` says.
-        return _replace_value(text, name, found, _render_value({"default": found.value, _remaining_key(names): value}))
+        return _replace_value(
+            text, name, found, _render_value({"default": found.value, _require_remaining_key(names): value})
+        )
     return _replace_value(text, name, found, _render_value(_nest_value(names[1:], value)))
 
 
-def _remaining_key(names: list[str]) -> str:
+def _require_remaining_key(names: list[str]) -> str:
     if len(names) != 2:
         raise ValueError(f"{names[0]!r} is no mapping there")
     return names[1]
@@ -67,7 +69,7 @@ def _replace_value(text: str, name: Node, node: Node, written: str) -> str:
 
 
 def _find_end(text: str, node: Node) -> int:
-    """Where what is written of it ends: the mark of a block stands behind the comments that follow it."""
+    """Find where the text of a node ends. The parser puts the end of a block behind the comments that follow it."""
     if isinstance(node, CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _find_end(text, last[1] if isinstance(node, MappingNode) else last)
@@ -92,8 +94,8 @@ def _insert_line(text: str, at: int, names: list[str], value: object, *, indent:
 
 
 def _render_value(value: Any) -> str:
-    """On one line, as it may stand inside of braces too; a text that would not be read again as it is has its
-    characters escaped."""
+    """Render a value on one line, so that it may stand between braces too. A text that would be read as something else
+    has its characters escaped."""
     text = yaml.safe_dump([value], default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
     if yaml.safe_load(text) != [value] or "\n" in text.removesuffix("\n"):
         text = yaml.safe_dump([value], default_flow_style=True, width=10**9, default_style='"', sort_keys=False)

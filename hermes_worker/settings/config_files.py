@@ -16,11 +16,11 @@ from hermes_worker.settings.retired import RETIRED
 from hermes_worker.system.plainfiles import read_plain
 
 
-def _split_words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_REFERENCE_TOP_LEVEL = _split_words(
+_REFERENCE_TOP_LEVEL = split_words(
     "_config_version always_log_local auxiliary bedrock browser checkpoints code_execution"
     " compression computer_use context context_file_max_chars credential_pool_strategies curator custom_providers"
     " dashboard delegation desktop discord display fallback_model file_read_max_chars"
@@ -35,7 +35,7 @@ _REFERENCE_TOP_LEVEL = _split_words(
     " whatsapp x_search"
 )
 """Top-level keys of Hermes Agent 0.19 (hermes_cli/config.py, DEFAULT_CONFIG and the extra known roots)."""
-_REFERENCE_KEYS = _split_words(
+_REFERENCE_KEYS = split_words(
     "memory.provider memory.flush_min_turns"
     " browser.allow_private_urls browser.auto_local_for_private_urls browser.camofox browser.cdp_url"
     " browser.cloud_provider browser.command_timeout browser.dialog_policy browser.dialog_timeout_s browser.engine"
@@ -92,7 +92,7 @@ def read_dotenv(path: Path) -> dict[str, str]:
         if not line or line.startswith("#"):
             continue
         match = _DOTENV_LINE.fullmatch(line)
-        value = _dotenv_value(match[2]) if match else None
+        value = _parse_dotenv_value(match[2]) if match else None
         if match is None or value is None:
             # The line is not shown: it may be half a key.
             raise ConfigurationError(f"line {position} of {path} must have the form NAME=value.")
@@ -100,7 +100,7 @@ def read_dotenv(path: Path) -> dict[str, str]:
     return variables
 
 
-def _dotenv_value(text: str) -> str | None:
+def _parse_dotenv_value(text: str) -> str | None:
     if text.startswith('"'):
         quoted = _DOUBLE_QUOTED.fullmatch(text)
         return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted[1]) if quoted else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import fields
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import SECRET, SECRETS
 
@@ -41,4 +41,4 @@ def _hash_settings(settings: Settings) -> str:
                 continue
             value = getattr(values, item.name)
             told[declared.key] = "" if value is None else declared.kind.render(value)
-    return hashlib.sha256(canonical_json(told).encode()).hexdigest()[:_NAME_CHARS]
+    return hashlib.sha256(dump_canonical_json(told).encode()).hexdigest()[:_NAME_CHARS]

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from hermes_worker.settings.declaring import declare_setting
 from hermes_worker.settings.kinds import DATABASE_URL, SWITCH
 
+POSTGRESQL_DRIVER = ("psycopg", "sqlalchemy.dialects.postgresql.psycopg")
+"""The modules that talk to PostgreSQL: 6 MB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSettings:
@@ -31,3 +34,8 @@ class DatabaseSettings:
     )
     """Whether statements are prepared on PostgreSQL. `false` behind a pooler in transaction mode that does not keep
     them: PgBouncer before 1.21, or one with `max_prepared_statements` 0. Without it no process starts there."""
+
+    @property
+    def driver_modules(self) -> tuple[str, ...]:
+        """The modules that a process imports for the database before it forks others; none more for SQLite."""
+        return () if (self.url or "sqlite").startswith("sqlite") else POSTGRESQL_DRIVER

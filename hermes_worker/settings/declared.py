@@ -33,7 +33,8 @@ def read_values(declared: Iterable[SettingDeclaration], environ: Mapping[str, st
 
 
 def describe_declared(extensions: Iterable[Extension], environ: Mapping[str, str]) -> Iterator[DeclaredRow]:
-    """The settings of extensions with what they hold here. Raises as ``read_values``."""
+    """List the settings of extensions with their values in this process. Raises ``ConfigurationError`` for a value that
+    is not allowed."""
     for one in extensions:
         held = read_values(one.settings, environ)
         for item in one.settings:

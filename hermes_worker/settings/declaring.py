@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 from hermes_worker.settings.kinds import SettingKind
 
 Audience = Literal["anyone", "operator", "security", "developer"]
-"""Who sets a setting: anyone who installs the product, operators of an installation, whoever answers for its security,
-or developers of it and of extensions."""
+"""Who sets a setting: anyone who installs the product, operators of an installation, people who answer for its
+security, or developers of it and of extensions."""
 
 
 class DeclaredSetting(NamedTuple):

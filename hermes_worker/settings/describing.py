@@ -24,7 +24,7 @@ class SettingWithSource:
     key: str
     variable: str
     value: str | None
-    """As it is written in the environment; ``None`` for one that is not set, and for every secret."""
+    """The value as the environment has it; ``None`` for a setting that is not set, and for every secret."""
     is_secret: bool
     is_set: bool
     layer: SettingLayer
@@ -36,14 +36,14 @@ class SettingWithSource:
 def list_with_sources(settings: Settings) -> Iterator[SettingWithSource]:
     """What every setting of a process says, in the order of the groups, and where that comes from. No secret is told.
     One that is for other processes only counts as set where it was given."""
-    docs = _field_docs()
+    docs = _load_field_docs()
     for name, group in (("", Settings), *GROUPS.items()):
         values = getattr(settings, name) if name else settings
         for item, declaration in iterate_declared(group):
             value = getattr(values, item.name)
             text = "" if value is None else declaration.kind.render(value)
             default = "" if item.default in (None, MISSING) else declaration.kind.render(item.default)
-            origin = settings.origins.get(declaration.key) or _origin_of_default(text, default)
+            origin = settings.origins.get(declaration.key) or _find_default_origin(text, default)
             yield SettingWithSource(
                 key=declaration.key,
                 variable=declaration.variables[0],
@@ -56,7 +56,7 @@ def list_with_sources(settings: Settings) -> Iterator[SettingWithSource]:
             )
 
 
-def _origin_of_default(text: str, default: str) -> SettingOrigin:
+def _find_default_origin(text: str, default: str) -> SettingOrigin:
     if text == default:
         return SettingOrigin(SettingLayer.DEFAULT, "default")
     return SettingOrigin(SettingLayer.DERIVED, "other settings")
@@ -80,7 +80,7 @@ class SettingRow(NamedTuple):
 
 def describe_settings() -> Iterator[SettingRow]:
     """Every setting, in the order of the groups."""
-    docs = _field_docs()
+    docs = _load_field_docs()
     for group in (Settings, *GROUPS.values()):
         for item, declaration in iterate_declared(group):
             has_default = item.default not in (None, MISSING)
@@ -100,7 +100,7 @@ def describe_settings() -> Iterator[SettingRow]:
 _READING_DOCS = Lock()
 
 
-def _field_docs() -> dict[tuple[str, str], str]:
+def _load_field_docs() -> dict[tuple[str, str], str]:
     """The docstrings under the fields. Two requests may ask at the same time, and Python 3.11 fails when two threads
     make syntax trees at once."""
     with _READING_DOCS:

@@ -259,7 +259,7 @@ class GatewaySettings:
         audience="operator",
         reason="chats belong to different tenants; all belong to the default one without it.",
     )
-    """Whose chats are: `telegram:ops/*=acme,telegram:default/-100123=globex`, with `TENANT/PROFILE` for sessions of
+    """Tenants of chats: `telegram:ops/*=acme,telegram:default/-100123=globex`, with `TENANT/PROFILE` for sessions of
     their own. Others are the default tenant's."""
     lease_s: float = declare_setting(
         "chats.lease_s",

@@ -52,7 +52,8 @@ def build_handover(settings: Settings, *roles: ProcessRole) -> tuple[dict[str, s
 
 
 def find_variable_owners(variable: str, value: str) -> frozenset[ProcessRole] | None:
-    """As ``owners``; of a secret that an extension declares, the roles that it names."""
+    """Find the roles that are given a variable of the environment: for a secret that an extension declares, those that
+    it names. ``None`` for a variable that is no secret."""
     roles = installed.get_installed().secret_variables.get(strip_account_suffix(variable))
     return find_owners(variable, value) if roles is None else frozenset(ProcessRole(role) for role in roles)
 
@@ -70,7 +71,8 @@ def _is_needed_by_api(settings: Settings, variable: str) -> bool:
 
 
 def _is_harmless_setting(variable: str) -> bool:
-    """One of ours that is not secret, whatever its name or value sounds like."""
+    """Whether the variable is a setting of the product that is declared to be no secret: what its name or value
+    resembles does not count."""
     return variable in VARIABLES and variable not in SECRET_VARIABLES
 
 

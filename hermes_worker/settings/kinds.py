@@ -25,7 +25,6 @@ from hermes_worker.core.principals import InvalidName, require_tenant_name
 from hermes_worker.core.retention_rules import InvalidRule, parse_rules
 from hermes_worker.settings.sentinels import parse_sentinels
 from hermes_worker.settings.servers import parse_servers_url
-from hermes_worker.system.faults import parse_faults
 
 __all__ = [
     "APPROVALS_MODE",
@@ -119,6 +118,11 @@ class SettingKind(Generic[_T]):
     """Whether a message may show a wrong value."""
     is_secret: bool = False
     """Whether the value is a secret, or has one in it. ``role_secrets`` says who gets it."""
+    pattern: str = ""
+    """What every text that ``parse`` takes matches as a whole, for the Helm chart, which judges values before anything
+    starts. Empty: no pattern says it."""
+    ranges: tuple[tuple[float, float], ...] = ()
+    """The numbers that ``parse`` takes, from and to; empty for what is no number."""
 
 
 def _as_text(raw: object) -> str:
@@ -158,7 +162,12 @@ def _as_switch(raw: object) -> bool:
     return word
 
 
-SWITCH: SettingKind[bool] = SettingKind("true or false", _as_switch, lambda value: "true" if value else "false")
+SWITCH: SettingKind[bool] = SettingKind(
+    "true or false",
+    _as_switch,
+    lambda value: "true" if value else "false",
+    pattern=f"(?i){'|'.join(_SWITCH_WORDS)}",
+)
 
 # --- plain values ----------------------------------------------------------------------------------------------------
 
@@ -173,12 +182,16 @@ def text_matching(pattern: str, allowed: str, *, fold: Callable[[str], str] = st
             raise ValueError
         return text
 
-    return SettingKind(allowed, parse)
+    return SettingKind(allowed, parse, pattern=pattern if fold is str else f"(?i){pattern}")
 
 
 def one_of(*values: str, fold: Callable[[str], str] = str.lower) -> SettingKind[str]:
     """One of a closed list, in any case."""
     return text_matching("|".join(map(re.escape, values)), f"one of {', '.join(values)}", fold=fold)
+
+
+# Python allows one underscore between two digits of a number.
+_DIGITS = "[0-9]+(_[0-9]+)*"
 
 
 def number(minimum: float, maximum: float, unit: str) -> SettingKind[float]:
@@ -189,7 +202,11 @@ def number(minimum: float, maximum: float, unit: str) -> SettingKind[float]:
         return value
 
     return SettingKind(
-        f"a number of {unit} from {_render_number(minimum)} to {_render_number(maximum)}", parse, _render_number
+        f"a number of {unit} from {_render_number(minimum)} to {_render_number(maximum)}",
+        parse,
+        _render_number,
+        pattern=rf"[+-]?({_DIGITS}\.?({_DIGITS})?|\.{_DIGITS})([eE][+-]?{_DIGITS})?",
+        ranges=((minimum, maximum),),
     )
 
 
@@ -200,7 +217,18 @@ def optional_number(minimum: float, maximum: float, unit: str) -> SettingKind[fl
     def parse(raw: object) -> float | None:
         return None if float(_as_text(raw)) == 0 else limited.parse(raw)
 
-    return SettingKind(f"{limited.allowed}, or 0 for no limit", parse, lambda value: _render_number(value or 0))
+    return _allow_zero(limited, ", or 0 for no limit", parse)
+
+
+def _allow_zero(limited: SettingKind[_T], words: str, parse: Callable[[object], _T | None]) -> SettingKind[_T | None]:
+    """Build the kind that also takes 0, which ``parse`` turns into ``None``."""
+    return SettingKind(
+        f"{limited.allowed}{words}",
+        parse,
+        lambda value: "0" if value is None else limited.render(value),
+        pattern=limited.pattern,
+        ranges=((0, 0), *limited.ranges),
+    )
 
 
 def _render_number(value: float) -> str:
@@ -214,7 +242,12 @@ def integer(minimum: int, maximum: int) -> SettingKind[int]:
             raise ValueError
         return value
 
-    return SettingKind(f"a whole number from {minimum} to {maximum}", parse)
+    return SettingKind(
+        f"a whole number from {minimum} to {maximum}",
+        parse,
+        pattern=f"[+-]?{_DIGITS}",
+        ranges=((minimum, maximum),),
+    )
 
 
 def list_of_names(pattern: str, what: str) -> SettingKind[tuple[str, ...]]:
@@ -248,9 +281,9 @@ def optional_integer(minimum: int, maximum: int) -> SettingKind[int | None]:
     limited = integer(minimum, maximum)
 
     def parse(raw: object) -> int | None:
-        return None if _as_text(raw) == "0" else limited.parse(raw)
+        return None if int(_as_text(raw)) == 0 else limited.parse(raw)
 
-    return SettingKind(f"{limited.allowed}, or 0", parse, lambda value: str(value or 0))
+    return _allow_zero(limited, ", or 0", parse)
 
 
 _FALLBACK = re.compile(r"([a-z][\w.-]{0,63}):([\w.:/@+-]{1,200})")
@@ -265,11 +298,11 @@ class NamedModel(NamedTuple):
     model: str
     address: str | None
     key_variable: str | None
-    """Whose value is the key, in place of the provider's usual variables."""
+    """The environment variable that holds the key, in place of the provider's usual ones."""
 
 
 def parse_named_model(text: str) -> NamedModel:
-    """Raises ``ValueError`` for what is none."""
+    """Parse ``provider:model@address$KEY_VARIABLE``. Raises ``ValueError`` for any other text."""
     rest, *key = _BEFORE_KEY.split(text, maxsplit=1)
     named, *address = _BEFORE_ADDRESS.split(rest, maxsplit=1)
     parts = _FALLBACK.fullmatch(named)
@@ -338,7 +371,9 @@ class ProviderOptions:
     region: str = ""
     service_tier: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of every request, beside the row's; they replace row headers of the same name."""
     body: Mapping[str, object] = field(default_factory=dict)
+    """Fields of every request's JSON, likewise."""
 
 
 NO_OPTIONS = ProviderOptions()
@@ -455,6 +490,8 @@ def _parse_umask(raw: object) -> int:
 
 
 def _parse_fault_plan(raw: object) -> str:
+    from hermes_worker.system.faults import parse_faults
+
     text = _as_text(raw)
     parse_faults(text)
     return text
@@ -506,7 +543,7 @@ ARTIFACT_PATTERNS: SettingKind[tuple[str, ...]] = SettingKind(
     _parse_artifact_patterns,
     ",".join,
 )
-APPROVALS_MODE = SettingKind("manual, smart or off", _parse_approvals_mode)
+APPROVALS_MODE = SettingKind("manual, smart or off", _parse_approvals_mode, pattern="(?i)manual|smart|off")
 DIRECTORY = SettingKind("a directory", _parse_directory)
 FILE = SettingKind("a file", _parse_directory)
 UMASK: SettingKind[int] = SettingKind(
@@ -555,7 +592,7 @@ class TenantKey:
 
     tenant: str
     provider: str
-    """As the catalogue, or an alias in it, calls it."""
+    """The provider's name or alias in the catalogue."""
     key: Secret
 
 
@@ -632,7 +669,7 @@ def _parse_database_url(raw: object) -> str:
     scheme, separator, rest = text.partition("://")
     if separator and scheme in ("postgresql", "postgresql+psycopg"):
         # SQLAlchemy would take plain ``postgresql`` for psycopg2, which we do not install.
-        return f"postgresql+psycopg://{_target_primary(rest)}"
+        return f"postgresql+psycopg://{_prefer_primary(rest)}"
     path, query_mark, query = rest.removeprefix("/").partition("?")
     if scheme != "sqlite" or not rest.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
         raise ValueError
@@ -640,7 +677,7 @@ def _parse_database_url(raw: object) -> str:
     return f"sqlite:///{Path(path).absolute()}{query_mark}{query}"
 
 
-def _target_primary(rest: str) -> str:
+def _prefer_primary(rest: str) -> str:
     """What follows ``://``. Of several servers the one is meant that takes writes, unless the URL says otherwise: they
     are ``a:5432,b:5432`` as libpq writes them, or ``?host=a:5432&host=b:5432`` as SQLAlchemy does."""
     url = parse_servers_url(f"//{rest}")
@@ -667,7 +704,7 @@ def _parse_broker_url(raw: object) -> str:
     if not is_socket and (parts.scheme not in ("redis", "rediss") or not parts.hostname):
         raise ValueError
     _require_port(parts.port)
-    _ = _database_number("" if is_socket else parts.path, parts.query)
+    _ = _parse_database_number("" if is_socket else parts.path, parts.query)
     return text
 
 
@@ -676,7 +713,7 @@ def _require_port(port: int | None) -> None:
         raise ValueError
 
 
-def _database_number(path: str, query: str) -> int:
+def _parse_database_number(path: str, query: str) -> int:
     options = parse_qs(query)
     text = path.strip("/") or options.get("virtual_host", options.get("db", ["0"]))[0]
     return int(text.strip("/"))
@@ -690,7 +727,7 @@ def convert_socket_url(url: str, scheme: str, database_option: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in _SOCKET_SCHEMES:
         return url
-    return f"{scheme}://{parts.netloc}{parts.path}?{database_option}={_database_number('', parts.query)}"
+    return f"{scheme}://{parts.netloc}{parts.path}?{database_option}={_parse_database_number('', parts.query)}"
 
 
 def _parse_container_engine(raw: object) -> str:
@@ -707,7 +744,12 @@ def _parse_container_engine(raw: object) -> str:
 
 
 CONTAINER_ENGINE = SettingKind("unix:///PATH or tcp://HOST:PORT", _parse_container_engine)
-WEB_URL = SettingKind("an http:// or https:// URL without user name or password", _parse_web_url, is_quotable=False)
+WEB_URL = SettingKind(
+    "an http:// or https:// URL without user name or password",
+    _parse_web_url,
+    is_quotable=False,
+    pattern=r"(?i)https?://\S+",
+)
 DATABASE_URL = SettingKind(
     "a postgresql+psycopg://, postgresql:// or sqlite:/// URL (a file, not :memory:)",
     _parse_database_url,

@@ -64,7 +64,12 @@ def load_settings(
         faults=read_value(sources, DECLARATION_OF["faults"], ""),
         notes=()
         if handed.is_complete
-        else (*notes, *list_dotenv_notes(home / ".env"), *_variable_notes(sources), *_retired_notes(sources)),
+        else (
+            *notes,
+            *list_dotenv_notes(home / ".env"),
+            *_iterate_variable_notes(sources),
+            *_iterate_retired_notes(sources),
+        ),
         environ=MappingProxyType({**dotenv, **environ}),
         secret_files=MappingProxyType(files),
         origins=MappingProxyType(_find_origins(handed, sources)),
@@ -74,9 +79,10 @@ def load_settings(
 
 
 def _find_origins(handed: Handover, sources: SettingSources) -> dict[str, SettingOrigin]:
-    """Who was handed everything was handed this as well: all of it stands in the environment."""
+    """Find where each setting comes from, by key. A process that was handed its settings reads them all from the
+    environment, so it takes the origins that were handed with them."""
     if not handed.is_complete:
-        return dict(sources.origins())
+        return dict(sources.list_origins())
     return {key: SettingOrigin(SettingLayer(layer), place) for key, (layer, place) in handed.origins.items()}
 
 
@@ -104,8 +110,8 @@ def is_supervised() -> bool:
 def _read_secret_files(
     environ: Mapping[str, str], dotenv: Mapping[str, str], *, is_handed: bool
 ) -> tuple[Mapping[str, str], Mapping[str, str], dict[str, str]]:
-    """Both with what the files of secrets say, and which files those are. Who was handed its secrets does not read
-    them; it has to know what no command may see."""
+    """Add the values in the files of secrets to both mappings, and list those files. A process that was handed its
+    secrets reads no file; it needs the list alone, because no command may see them."""
     listed = list_directory_files(environ)
     if is_handed:
         return environ, dotenv, {**find_named_files(environ, _may_come_by_file), **listed}
@@ -164,13 +170,13 @@ def _check_together(settings: Settings, withheld: frozenset[str]) -> None:
         )
 
 
-def _variable_notes(sources: SettingSources) -> Iterator[str]:
-    for name in sorted(sources.variable_names() - VARIABLES - RETIRED_VARIABLES - {DIRECTORIES}):
+def _iterate_variable_notes(sources: SettingSources) -> Iterator[str]:
+    for name in sorted(sources.list_variable_names() - VARIABLES - RETIRED_VARIABLES - {DIRECTORIES}):
         if name.startswith("HERMES_") and (close := difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.85)):
             yield f"{name} is not a setting and has no effect; did you mean {close[0]}?"
 
 
-def _retired_notes(sources: SettingSources) -> Iterator[str]:
+def _iterate_retired_notes(sources: SettingSources) -> Iterator[str]:
     for each in RETIRED.values():
         if (found := sources.find(each)) is not None:
             yield f"{each.key} ({found.source}) {each.explanation}; leave it out."

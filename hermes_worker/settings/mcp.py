@@ -20,7 +20,7 @@ class McpSettings:
         audience="operator",
         reason="tenants should have MCP servers of their own; only those of the file are used without it.",
     )
-    """Whether tenants have MCP servers of their own in the database, kept by whoever administers them. What models say
+    """Whether tenants have MCP servers of their own in the database, kept by their administrators. What models say
     goes to the addresses that they choose."""
     row_commands: tuple[str, ...] = declare_setting(
         "mcp.row_commands",

@@ -65,7 +65,7 @@ class MemorySettings:
         audience="security",
         reason="runs that no person began should remember, too; only those of people may without it.",
     )
-    """Whose runs may change what is remembered: of a `person`, of a `guest` (a key without the scope `memory`), those
+    """Runs that may change what is remembered: of a `person`, of a `guest` (a key without the scope `memory`), those
     that another run delegated (`child`), that an event began (`webhook`) or a schedule (`cron`)."""
     profile: str = declare_setting(
         "memory.profile",

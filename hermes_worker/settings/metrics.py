@@ -29,7 +29,7 @@ class MetricsSettings:
         audience="operator",
         reason="Prometheus is on another machine; it cannot connect without it.",
     )
-    """Address to listen on. There is no key: whoever reaches it reads how much is done and spent, but no ids, no
+    """Address to listen on. There is no key: all who reach it read how much is done and spent, but no ids, no
     names of tenants and nothing that anybody wrote."""
     endpoint: str | None = declare_setting(
         "metrics.endpoint",

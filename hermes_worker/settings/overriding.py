@@ -21,7 +21,6 @@ from hermes_worker.settings.retired import RETIRED
 
 __all__ = [
     "Overrides",
-    "bound_overrides",
     "check_overrides",
     "drop_excessive",
     "filter_for_callers",
@@ -31,12 +30,13 @@ __all__ = [
     "parse_file_values",
     "parse_fleet_values",
     "require_overridable",
+    "restrict_overrides",
 ]
 
 Overrides = Mapping[str, str]
 """Values as they are written in the environment, by key."""
 TEXT_CHARS_MAX = 100_000
-"""Of the configuration of a fleet or a tenant."""
+"""The longest configuration of a fleet or a tenant, in characters."""
 _VALUE_CHARS_MAX = 2_000
 _NEVER_IN_ROWS = (
     "database.",
@@ -48,7 +48,7 @@ _NEVER_IN_ROWS = (
     "broker.url",
     "terminal.env_passthrough",
 )
-"""What is needed to reach the rows, or would let whoever writes rows run code or see secrets."""
+"""Settings that are needed to reach the rows, or with which the author of a row could run code or see secrets."""
 
 
 def parse_fleet_values(text: str, *, place: str) -> dict[str, str]:
@@ -100,7 +100,7 @@ def check_overrides(said: Mapping[str, object], level: OverrideLevel, *, place: 
 
 
 def require_overridable(keys: Iterable[str], level: OverrideLevel) -> None:
-    """Raises ``ConfigurationError`` for a setting that may not be overridden there."""
+    """Raise ``ConfigurationError`` for a setting that may not be overridden there."""
     for key in keys:
         which = OVERRIDABLE.get(key)
         if key not in RETIRED and (which is None or level not in which.levels):
@@ -109,7 +109,7 @@ def require_overridable(keys: Iterable[str], level: OverrideLevel) -> None:
             )
 
 
-def bound_overrides(settings: Settings, said: Overrides, *, place: str) -> Overrides:
+def restrict_overrides(settings: Settings, said: Overrides, *, place: str) -> Overrides:
     """``said`` of callers, none of which allows more than ``settings``. Raises ``ConfigurationError``."""
     for key, above, wanted in _compare_values(settings, said):
         if is_wider(OVERRIDABLE[key], above, wanted):

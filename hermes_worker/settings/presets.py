@@ -20,7 +20,7 @@ _SHARED = {
     "terminal.profile": "tenant",
     "terminal.sandbox": "require",
 }
-"""Of an installation that several people use: what they run is confined, and something collects logs and metrics."""
+"""Values for an installation that several people use: their commands are confined, and logs and metrics collected."""
 
 PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -48,7 +48,7 @@ that is missing has the numbers of ``None``."""
 
 
 def _parse_preset(raw: object) -> str:
-    """Raises ``ConfigurationError`` that tells the nearest name."""
+    """Parse the name of a preset. Raises ``ConfigurationError`` that names the nearest one."""
     name = str(raw).strip().lower()
     if name in PRESETS:
         return name
@@ -57,7 +57,7 @@ def _parse_preset(raw: object) -> str:
     raise ConfigurationError(f"there is no preset {name[:100]!r}{nearest}.")
 
 
-PRESET = SettingKind(f"one of {', '.join(PRESETS)}", _parse_preset)
+PRESET = SettingKind(f"one of {', '.join(PRESETS)}", _parse_preset, pattern=f"(?i){'|'.join(PRESETS)}")
 
 
 def find_preset_value(preset: str | None, key: str) -> str | None:

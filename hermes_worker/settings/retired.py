@@ -21,7 +21,7 @@ class RetiredSetting(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """What to tell whoever gives a value for it, without the subject of the sentence."""
+        """The note for somebody who still sets it, without the subject of the sentence."""
         return f"is no setting any more: it is always {self.constant}"
 
 

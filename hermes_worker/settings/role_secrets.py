@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from hermes_worker.core.chat_accounts import strip_account_suffix
+from hermes_worker.settings.config_files import split_words
 from hermes_worker.settings.servers import parse_servers_url
 
 
@@ -47,10 +48,6 @@ _HAS_FILES: Roles = frozenset({ProcessRole.API, ProcessRole.TOOLS, ProcessRole.D
 _NOBODY: Roles = frozenset()
 
 
-def _split_words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 class SecretSetting(NamedTuple):
     """A row of the table."""
 
@@ -78,7 +75,7 @@ SECRET_SETTINGS: tuple[SecretSetting, ...] = (
 )
 """Every setting whose value is a secret. A setting without a row fails a test."""
 
-DELIVERY_SECRETS = _split_words(
+DELIVERY_SECRETS = split_words(
     "CHAT_WEBHOOK_ANSWER_SECRET DINGTALK_APP_SECRET DINGTALK_WEBHOOK_SECRET DINGTALK_WEBHOOK_URL DISCORD_BOT_TOKEN"
     " EMAIL_PASSWORD FEISHU_APP_SECRET GITHUB_TOKEN GOOGLE_CHAT_ACCESS_TOKEN GOOGLE_CHAT_WEBHOOK_URL HASS_TOKEN"
     " IRC_SASL_PASSWORD IRC_SERVER_PASSWORD LINE_CHANNEL_ACCESS_TOKEN MATRIX_ACCESS_TOKEN"
@@ -88,11 +85,11 @@ DELIVERY_SECRETS = _split_words(
 )
 """The credentials of the platforms of ``delivery``. A test compares them with the adapters."""
 
-PROVIDER_SECRETS = _split_words("AWS_BEARER_TOKEN_BEDROCK DATABRICKS_TOKEN HF_TOKEN")
+PROVIDER_SECRETS = split_words("AWS_BEARER_TOKEN_BEDROCK DATABRICKS_TOKEN HF_TOKEN")
 """The credentials of model providers that are not called ``..._API_KEY``. A test compares them with their rows. AWS's
 own pair of keys is none of them: it opens much more than a model, so it is given on purpose (``model.api_key``)."""
 
-READ_BY_LIBRARIES = _split_words("PGPASSWORD HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy")
+READ_BY_LIBRARIES = split_words("PGPASSWORD HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy")
 """Variables that a library looks for in the environment by itself, and that may hold a password."""
 
 _KEY_OF_VARIABLE: Mapping[str, SecretSetting] = MappingProxyType(

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.settings.kinds import Secret
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Keyring:
     """Server keys: the first seals, all of them open."""
 
     def __init__(self, keys: Sequence[Secret]) -> None:
-        self._keys = {_key_id(key.reveal()): key for key in reversed(keys)}
-        self._current = _key_id(keys[0].reveal()) if keys else None
+        self._keys = {_derive_key_id(key.reveal()): key for key in reversed(keys)}
+        self._current = _derive_key_id(keys[0].reveal()) if keys else None
 
     def seal(self, text: str, *, of: str) -> str:
         """``of`` says what the text belongs to. Raises ``ConfigurationError`` when there is no key."""
@@ -47,7 +47,7 @@ class Keyring:
                 "API servers"
             )
         box = build_fernet(self._keys[self._current].reveal(), _PURPOSE)
-        token = box.encrypt(canonical_json({"of": of, "text": text}).encode())
+        token = box.encrypt(dump_canonical_json({"of": of, "text": text}).encode())
         return f"{_MARK}{self._current}:{token.decode()}"
 
     def open_sealed(self, stored: str, *, of: str) -> str:
@@ -65,7 +65,8 @@ class Keyring:
         return document["text"]
 
     def reseal(self, stored: str, *, of: str) -> str | None:
-        """The same, sealed with the current key; ``None`` when it is, or cannot be. Raises ``SealedElsewhere``."""
+        """Seal a stored text with the current key. ``None`` when it is sealed with it already, or when there is no key.
+        Raises ``SealedElsewhere``."""
         if self._current is None or stored.startswith(f"{_MARK}{self._current}:"):
             return None
         return self.seal(self.open_sealed(stored, of=of), of=of)
@@ -100,13 +101,13 @@ def build_fernet(key: str, purpose: bytes) -> Fernet:
 
 @lru_cache(maxsize=64)
 def _derive_key(key: str, purpose: bytes) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    # HKDF with SHA-256, without a salt, of one block (RFC 5869): every API needs it for the ids of its keys, and the
+    # library for it takes 8 MB.
+    extracted = hmac.digest(bytes(32), key.encode(), hashlib.sha256)
+    return hmac.digest(extracted, purpose + b"\x01", hashlib.sha256)
 
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(key.encode())
 
-
-def _key_id(key: str) -> str:
+def _derive_key_id(key: str) -> str:
     return _derive_key(key, _ID_PURPOSE)[:_ID_BYTES].hex()
 
 

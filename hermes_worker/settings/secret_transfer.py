@@ -37,13 +37,13 @@ class Handover:
     """What one process hands to another."""
 
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    """As they would stand in the environment."""
+    """Values by environment variable."""
     is_complete: bool = False
     """Together with the environment this is all there is: no file is read beside it."""
     withheld: frozenset[str] = frozenset()
     """Settings that exist and are not for this process."""
     origins: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    """Where each setting came from that whoever started this process was given: a layer, and its place in words."""
+    """The origin of each setting of the process that started this one: a layer, and its place in words."""
 
     def to_bytes(self) -> bytes:
         document = {
@@ -56,7 +56,7 @@ class Handover:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Handover:
-        """Raises ``ValueError`` for anything but what ``to_bytes`` made."""
+        """Read what ``to_bytes`` wrote. Raises ``ValueError`` for anything else."""
         match json.loads(data):
             case {
                 "variables": dict(variables),
@@ -115,6 +115,7 @@ def begin_program() -> None:
     """What every program of ours does first: keep its files and its memory to itself, and start again without the
     secrets of its environment if there are any. Not for a process that does other things as well."""
     keep_files_private()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # none is ours, and to look for them takes 15 ms
     if SECRETS_FD not in os.environ:  # there are no settings yet
         _restart_without_secrets(os.environ)
     hide_memory()
@@ -127,8 +128,8 @@ def keep_files_private() -> None:
 
 
 def hide_memory() -> None:
-    """No other process of this user can read our memory, our descriptors and our environment, or have the kernel write
-    them to a file (Linux; never against root). Children that are forked inherit it, programs that are started do not.
+    """Keep other processes of this user from reading our memory, descriptors and environment, and the kernel from
+    writing them to a file (Linux; never against root). Forked children inherit it, programs that are started do not.
     """
     if sys.platform == "win32":
         return

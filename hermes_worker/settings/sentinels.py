@@ -20,7 +20,7 @@ _PORT = 26_379
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelAddresses:
-    """Whom to ask where the primary is. Holds passwords."""
+    """The addresses of the Sentinels that know the primary. Holds passwords."""
 
     addresses: tuple[tuple[str, int], ...]
     service: str
@@ -35,7 +35,7 @@ class SentinelAddresses:
 
     @property
     def kombu_url(self) -> str:
-        """As kombu writes it: one URL for each Sentinel, separated by semicolons."""
+        """The address in kombu's form: one URL for each Sentinel, separated by semicolons."""
         who = f"{quote(self.user or '', safe='')}:{quote(self.password or '', safe='')}@" if self.password else ""
         query = f"?{urlencode({'ssl_cert_reqs': 'required', **self.tls})}" if self.tls is not None else ""
         return ";".join(

@@ -145,8 +145,8 @@ class ServerSettings:
         audience="operator",
         reason="clients ask for embeddings; they are refused without it.",
     )
-    """Where `/v1/embeddings` is passed on to: a service with OpenAI's `/embeddings`, such as `https://api.openai.com/v1`.
-    What it costs is in no budget of ours."""
+    """Where `/v1/embeddings` is passed on to: a service with OpenAI's `/embeddings`, such as
+    `https://api.openai.com/v1`. What it costs is in no budget of ours."""
     embeddings_key: Secret | None = declare_setting(  # noqa: RUF009 - a field
         "server.embeddings_key",
         "HERMES_EMBEDDINGS_API_KEY",
@@ -158,7 +158,7 @@ class ServerSettings:
 
     @property
     def scheme(self) -> str:
-        """Of the API's address."""
+        """The scheme of the API's address: ``http`` or ``https``."""
         return "http" if self.tls_certificate is None else "https"
 
     @property

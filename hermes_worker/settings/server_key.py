@@ -27,20 +27,20 @@ _FINGERPRINT_CHARS = 8
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def key_file_path(home: Path) -> Path:
-    """Where the key of an installation is kept that was given none."""
+def get_key_file_path(home: Path) -> Path:
+    """Return the path of the file with the server key of an installation whose settings name none."""
     return home / "api.key"
 
 
 def find_server_key(settings: Settings) -> Secret | None:
     """The key, for who talks to the API; ``None`` when none was made yet. Raises ``ConfigurationError``."""
-    return settings.server.key or _read_key(key_file_path(settings.home))
+    return settings.server.key or _read_key(get_key_file_path(settings.home))
 
 
 def keep_server_key(settings: Settings) -> Secret:
     """The key, for who serves the API; made when there is none. Any number of processes may ask at once: they get the
     same. Raises ``ConfigurationError``."""
-    return find_server_key(settings) or _make_key(key_file_path(settings.home))
+    return find_server_key(settings) or _make_key(get_key_file_path(settings.home))
 
 
 def build_keyring(settings: Settings, *, makes: bool = False) -> Keyring:
@@ -48,19 +48,19 @@ def build_keyring(settings: Settings, *, makes: bool = False) -> Keyring:
     that of this home, which has its own database. Raises ``ConfigurationError``."""
     is_alone = settings.database.url is None
     current = keep_server_key(settings) if makes and is_alone else find_server_key(settings)
-    held = (current, *settings.server.previous_keys, _read_key(key_file_path(settings.home)))
+    held = (current, *settings.server.previous_keys, _read_key(get_key_file_path(settings.home)))
     return Keyring([key for key in held if key])
 
 
 def describe_key_place(settings: Settings) -> str:
-    """Where whoever needs the key finds it, for people."""
-    return "server.key (HERMES_SERVER_KEY)" if settings.server.key else str(key_file_path(settings.home))
+    """Say where the server key is: its setting, or the path of its file."""
+    return "server.key (HERMES_SERVER_KEY)" if settings.server.key else str(get_key_file_path(settings.home))
 
 
 def is_open_to_others(settings: Settings) -> bool:
     """Whether other users of this machine may read the file of the key."""
     try:
-        mode = key_file_path(settings.home).stat().st_mode
+        mode = get_key_file_path(settings.home).stat().st_mode
     except OSError:
         return False
     return settings.server.key is None and bool(mode & _OTHERS)

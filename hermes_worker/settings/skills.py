@@ -29,7 +29,7 @@ class SkillSettings:
         audience="security",
         reason="runs that no person began should write skills; only those of people may without it.",
     )
-    """Whose runs may, with the words of `memory.writers`."""
+    """Runs that may change skills, with the words of `memory.writers`."""
     external_dirs: tuple[str, ...] = declare_setting(
         "skills.external_dirs",
         "HERMES_SKILL_DIRS",

@@ -48,7 +48,7 @@ class SettingSources:
         self._dotenv = dotenv
         self._config = config
 
-    def origins(self) -> Mapping[str, SettingOrigin]:
+    def list_origins(self) -> Mapping[str, SettingOrigin]:
         """Where each setting that was given comes from, by key."""
         found = ((declaration.key, self.find(declaration)) for declaration in DECLARATIONS)
         return {key: SettingOrigin(each.layer, each.source) for key, each in found if each is not None}
@@ -85,7 +85,7 @@ class SettingSources:
                 return FoundValue(variables[name].strip(), f"{name} in {place}")
         return None
 
-    def variable_names(self) -> frozenset[str]:
+    def list_variable_names(self) -> frozenset[str]:
         return frozenset(self._environ) | frozenset(self._dotenv)
 
     def _expand_variables(self, key: str, raw: object) -> object:

@@ -318,8 +318,8 @@ class TerminalSettings:
         audience="security",
         reason="callers of the API should have another network; it follows terminal.network without it.",
     )
-    """The same for callers of the API. Not set: as `terminal.network`, and at most `proxy` when the API listens beyond
-    this machine."""
+    """Network of confined commands that callers of the API ask for. Not set: as `terminal.network`, and at most `proxy`
+    when the API listens beyond this machine."""
     network_unattended: str | None = declare_setting(
         "terminal.network_unattended",
         "HERMES_SANDBOX_NETWORK_UNATTENDED",
@@ -327,7 +327,8 @@ class TerminalSettings:
         audience="security",
         reason="jobs and webhooks should have another network; they get the proxy without it.",
     )
-    """The same for webhooks, scheduled jobs and their scripts. Not set: `proxy`, or `none` if `terminal.network` is."""
+    """Network of confined commands of webhooks, scheduled jobs and their scripts. Not set: `proxy`, or `none` if
+    `terminal.network` is."""
     network_hosts: tuple[str, ...] = declare_setting(
         "terminal.network_hosts",
         "HERMES_SANDBOX_NETWORK_HOSTS",

@@ -54,7 +54,8 @@ class FileOfKeys:
         self._seen: tuple[int, ...] | None = None
 
     def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
-        """As ``store.engine.sealing.KeySource``."""
+        """Return the keys, of which the first seals, if they differ from those returned last; else ``None``. Raises
+        ``ConfigurationError``."""
         try:
             found = Path(self._path).stat()
             seen = (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -84,7 +85,8 @@ class CommandOfKeys:
         self._is_asking = False
 
     def read_if_changed(self, *, at_once: bool) -> Sequence[str] | None:
-        """As ``store.engine.sealing.KeySource``."""
+        """Return the keys, of which the first seals, if they differ from those returned last; else ``None``. Raises
+        ``ConfigurationError``."""
         age_s = time.monotonic() - self._asked_at
         with self._lock:
             is_due = age_s >= (_ASK_AT_ONCE_S if at_once else ASK_AGAIN_S) and not self._is_asking

@@ -39,7 +39,7 @@ class WorkerSettings:
         reason="an operator changes the fleet by Flower or celery control; workers refuse that without it.",
     )
     """`read` answers the commands of Celery's remote control that read, `all` also those that change a fleet
-    (`shutdown`, `rate_limit`, `cancel_consumer`, `pool_grow` ...): whoever reaches the broker may send them."""
+    (`shutdown`, `rate_limit`, `cancel_consumer`, `pool_grow` ...): all who reach the broker may send them."""
     is_debuggable: bool = declare_setting(
         "worker.debuggable",
         "HERMES_DEBUGGABLE",

@@ -65,10 +65,10 @@ def make_view(connection: Connection) -> None:
     dialect = connection.dialect.name
     if dialect == "sqlite":
         connection.exec_driver_sql("drop view if exists hermes_backlog")
-    connection.exec_driver_sql(view_statement(dialect))
+    connection.exec_driver_sql(build_view_statement(dialect))
 
 
-def view_statement(dialect: str) -> str:
+def build_view_statement(dialect: str) -> str:
     """The statement that makes the view, for ``postgresql`` or ``sqlite``. Whoever upgrades a schema runs it; a change
     of it needs a new revision, or databases that exist keep the old view."""
     return _CREATE.format(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
-from hermes_worker.local.paths import embedded_database_url, list_spellings
+from hermes_worker.local.paths import build_embedded_database_url, list_spellings
 from hermes_worker.settings import Settings
 from hermes_worker.settings.text_keys import load_current_keys
 from hermes_worker.store.engine.database import Database
@@ -26,7 +26,7 @@ def build_database(
     what is written. Code that reads or writes texts needs ``build_sealer``. Nothing is connected yet. Raises
     ``ConfigurationError``. ``home`` is where the files are that rows name, if it is not that of the settings.
     """
-    url = settings.database.url or embedded_database_url(settings.home)
+    url = settings.database.url or build_embedded_database_url(settings.home)
     prepares = settings.database.prepared_statements
     homes = list_spellings(home or settings.home)
     return Database(url, pool_size=pool_size, prepares=prepares, observed=observed, sealer=sealer, homes=homes)

@@ -210,17 +210,19 @@ def _build_move(table: sa.Table, step_s: float, *, now: float, since_s: float) -
     """Build the update that moves the times a table's rows had before the step, which was at most ``since_s`` seconds
     ago."""
 
-    def moved(column: sa.Column[Any], is_old: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+    def move_column(column: sa.Column[Any], is_old: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
         return sa.case((is_old, column + step_s), else_=column)
 
-    def written_before(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    def is_written_before(column: sa.Column[Any]) -> sa.ColumnElement[bool]:
         return sa.or_(column <= now - since_s, column > now)
 
     rule = MOVED[table]
-    values = {name: moved(table.c[name], written_before(table.c[name])) for name in rule.behind}
-    values |= {name: moved(table.c[name], written_before(table.c[stamp])) for name, stamp in rule.ahead.items()}
+    values = {name: move_column(table.c[name], is_written_before(table.c[name])) for name in rule.behind}
+    values |= {
+        name: move_column(table.c[name], is_written_before(table.c[stamp])) for name, stamp in rule.ahead.items()
+    }
     # After a step forward, a term in the future may be new, so only those in the past are moved; an old one that is
     # still in the future ends earlier by the step.
     for name in rule.terms:
-        values[name] = moved(table.c[name], table.c[name] <= now) if step_s > 0 else table.c[name] + step_s
+        values[name] = move_column(table.c[name], table.c[name] <= now) if step_s > 0 else table.c[name] + step_s
     return sa.update(table).where(rule.where).values(values)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError, UnavailableError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
@@ -61,15 +61,12 @@ _NEWEST: Prepared[Nothing, _Newest] = Prepared(sa.select(sa.func.max(configurati
 _ALL = sa.select(*select_columns(configurations, ConfigurationVersion))
 
 
-class Configurations:
+class Configurations(RowStore):
     """The configurations of one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_newest_number(self) -> int:
         """Load a number that grows with every version written; 0 while there is none."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _NEWEST.one(connection, {}).pk or 0
 
     def list_current(self) -> list[ConfigurationVersion]:
@@ -77,24 +74,21 @@ class Configurations:
         of, version = configurations.c.of_tenant, configurations.c.version
         newest = sa.select(of.label("of_tenant"), sa.func.max(version).label("version")).group_by(of).subquery()
         both = (newest.c.of_tenant == of) & (newest.c.version == version)
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(_ALL.join(newest, both)), ConfigurationVersion)
+        return fetch_rows(self.database.select(_ALL.join(newest, both)), ConfigurationVersion)
 
     def find(self, tenant: str | None, version: int | None = None) -> ConfigurationVersion | None:
         """Load a version of a tenant's configuration, or of the fleet's for ``None``; without a number the newest one.
         ``None`` when there is none."""
         wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
         wanted = wanted if version is None else wanted.where(configurations.c.version == version)
-        with self._database.read() as connection:
-            found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(1))
-            return fetch_row(found, ConfigurationVersion)
+        found = self.database.select(wanted.order_by(configurations.c.version.desc()).limit(1))
+        return fetch_row(found, ConfigurationVersion)
 
     def list_versions(self, tenant: str | None, limit: int = VERSIONS_KEPT) -> list[ConfigurationVersion]:
         """List the newest versions, the newest first."""
         wanted = _ALL.where(configurations.c.of_tenant == (tenant or _FLEET))
-        with self._database.read() as connection:
-            found = connection.execute(wanted.order_by(configurations.c.version.desc()).limit(limit))
-            return fetch_rows(found, ConfigurationVersion)
+        found = self.database.select(wanted.order_by(configurations.c.version.desc()).limit(limit))
+        return fetch_rows(found, ConfigurationVersion)
 
     def list_versions_if_any(self, limit: int) -> list[ConfigurationVersion]:
         """List the newest versions of the fleet's configuration for a process that starts: empty when the database is
@@ -112,7 +106,7 @@ class Configurations:
         of = tenant or _FLEET
         this = configurations.c.of_tenant == of
         values = {"of_tenant": of, "version": expected + 1, "text": text, "written_by": written_by}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if tenant is not None:
                 lock_tenant(connection, tenant)
             newest = connection.execute(sa.select(sa.func.max(configurations.c.version)).where(this)).scalar() or 0
@@ -139,22 +133,20 @@ class Configurations:
         """Load the overrides of a session; empty when there is no such session (yet)."""
         this = session_is(tenant, source, reference)
         wanted = _select_documents().where(this)
-        with self._database.read() as connection:
-            body = connection.execute(wanted).scalar()
+        body = self.database.select(wanted).scalar()
         return _parse_overrides(body)
 
     def require_overrides(self, tenant: str, reference: str, source: str = "api") -> dict[str, str]:
         """Load the overrides of a session, by its id or by a name from ``source``. Raises ``SessionNotFound``."""
         this = sa.select(sessions.c.pk).where(session_is(tenant, source, reference))
-        with self._database.read() as connection:
-            if connection.execute(this).first() is None:
-                raise SessionNotFound(f"Session not found: {reference}")
+        if self.database.select(this).first() is None:
+            raise SessionNotFound(f"Session not found: {reference}")
         return self.load_overrides(tenant, source, reference)
 
     def require_overrides_of_any(self, reference: str, source: str = "api") -> tuple[str, dict[str, str]]:
         """Load the tenant and the overrides of a session, for operators, who name a session of any tenant by its id, or
         one of the default tenant as ``find_session`` takes it. Raises ``SessionNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             this = sa.select(sessions.c.tenant).where(sessions.c.session_id == reference)
             tenant = connection.execute(this).scalar()
             session_id = reference
@@ -167,7 +159,7 @@ class Configurations:
     ) -> dict[str, str]:
         """Change the overrides of a session: ``None`` removes one, and keys that are not named stay. Returns all
         overrides after that. Raises ``SessionNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             this = sa.select(sessions.c.pk, sessions.c.session_id).where(session_is(tenant, source, reference))
             found = fetch_row(connection.execute(this.with_for_update()), _SessionFound)
             if found is None:
@@ -178,7 +170,7 @@ class Configurations:
             after = {key: value for key, value in {**before, **said}.items() if value is not None}
             connection.execute(sa.delete(session_documents).where(mine))
             if after:
-                row = {"session_pk": found.pk, "key": OVERRIDES_KEY, "body": canonical_json(after)}
+                row = {"session_pk": found.pk, "key": OVERRIDES_KEY, "body": dump_canonical_json(after)}
                 connection.execute(sa.insert(session_documents).values(**row))
             record_action(connection, Act.SESSION_CHANGE, found.session_id, after={"changed": sorted(said)})
             return after

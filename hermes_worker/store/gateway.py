@@ -44,9 +44,10 @@ from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import Question
 from hermes_worker.core.run import RunStatus, WaitKind
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.outbox.deliveries import parse_message_ids
+from hermes_worker.store.owners import TenantRows
 from hermes_worker.store.restore_detection import is_no_copy
 from hermes_worker.store.rows import Hint, build_insert_ignoring, lock_run, make_storable
 from hermes_worker.store.runs.chains import stop_run
@@ -201,20 +202,15 @@ class _ShownRow(NamedTuple):
     arrived_at: float | None
 
 
-class GatewayRows:
+class GatewayRows(TenantRows):
     """The accounts of one database, and the chats that belong to one tenant. Thread-safe."""
-
-    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
-        self._database = database
-        self._tenant = tenant
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
     def load_lease_left_s(self, account: str) -> float | None:
         """Load for how many seconds the lease of an account lasts; ``None`` when it is free. One statement."""
         left_s = sa.select(channels.c.lease_until - db_now()).where(channels.c.account == account)
-        with self._database.read() as connection:
-            found = connection.execute(left_s).scalar()
+        found = self.database.select(left_s).scalar()
         return None if found is None or found <= 0 else float(found)
 
     def acquire_lease(
@@ -230,7 +226,7 @@ class GatewayRows:
             channels.c.lease_until > db_now(),
         )
         free = sa.or_(channels.c.lease_until.is_(None), channels.c.lease_until <= db_now())
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(build_insert_ignoring(connection, channels).values(**row))
             cursor = connection.execute(
                 sa.update(channels)
@@ -249,50 +245,43 @@ class GatewayRows:
     def renew(self, hold: AccountLease, lease_s: float, *, error: str | None = None) -> None:
         """Renew a lease for ``lease_s`` seconds, and record the error of the last look. Raises ``LeaseLost``."""
         said = None if error is None else make_storable(error[:_ERROR_CHARS_MAX])
-        with self._database.statement() as connection:
-            self._require_lease(
-                connection.execute(
-                    sa.update(channels)
-                    .where(_is_leased_by(hold))
-                    .values(
-                        lease_until=db_now() + lease_s,
-                        looked_at=db_now(),
-                        error=said,
-                        error_at=None if said is None else db_now(),
-                    )
-                ).rowcount,
-                hold,
-            )
+        self._require_lease(
+            self.database.execute(
+                sa.update(channels)
+                .where(_is_leased_by(hold))
+                .values(
+                    lease_until=db_now() + lease_s,
+                    looked_at=db_now(),
+                    error=said,
+                    error_at=None if said is None else db_now(),
+                )
+            ),
+            hold,
+        )
 
     def advance_cursor(self, hold: AccountLease, cursor: str) -> None:
         """Write how far the account is read. Raises ``LeaseLost``."""
-        with self._database.statement() as connection:
-            moved = connection.execute(
-                sa.update(channels).where(_is_leased_by(hold)).values(cursor=make_storable(cursor))
-            )
-            self._require_lease(moved.rowcount, hold)
+        moved = self.database.execute(
+            sa.update(channels).where(_is_leased_by(hold)).values(cursor=make_storable(cursor))
+        )
+        self._require_lease(moved, hold)
 
     def release(self, hold: AccountLease) -> None:
         """Release the lease of an account. Idempotent."""
-        with self._database.statement() as connection:
-            connection.execute(
-                sa.update(channels)
-                .where(channels.c.account == hold.account, channels.c.lease_token == hold.token)
-                .values(_FREE)
-            )
+        self.database.execute(
+            sa.update(channels)
+            .where(channels.c.account == hold.account, channels.c.lease_token == hold.token)
+            .values(_FREE)
+        )
 
     def release_leases_of(self, holder: str) -> None:
         """Release the leases of every account of a gateway that has ended. Idempotent."""
-        with self._database.statement() as connection:
-            connection.execute(
-                sa.update(channels).where(channels.c.holder == make_storable(holder[:200])).values(_FREE)
-            )
+        self.database.execute(sa.update(channels).where(channels.c.holder == make_storable(holder[:200])).values(_FREE))
 
     def list_accounts(self) -> list[AccountView]:
         columns = [channels.c[each.name] for each in fields(AccountView)]
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(*columns).order_by(channels.c.account)).mappings()
-            return [AccountView(**row) for row in rows]
+        rows = self.database.select(sa.select(*columns).order_by(channels.c.account)).mappings()
+        return [AccountView(**row) for row in rows]
 
     @staticmethod
     def _require_lease(matched: int, hold: AccountLease) -> None:
@@ -311,7 +300,7 @@ class GatewayRows:
             self._require_lease(moved.rowcount, event.hold)
         elif not event.is_beside:
             _insert_webhook_account(connection, event.account)
-        if _insert_event(connection, event, tenant=self._tenant, outcome=outcome, run_id=run_id):
+        if _insert_event(connection, event, tenant=self.tenant, outcome=outcome, run_id=run_id):
             return
         broken = _is_event(event) & (inbound.c.outcome == _BROKEN)
         taken = connection.execute(sa.update(inbound).where(broken).values(outcome=outcome, run_id=run_id))
@@ -322,8 +311,8 @@ class GatewayRows:
         """Record that our code failed on an event. Returns how often it did, over all processes; 0 when another process
         handled the event meanwhile. The event is not handled by this."""
         tries = sa.func.coalesce(inbound.c.tries, 0) + 1
-        with self._database.write() as connection:
-            if _insert_event(connection, event, tenant=self._tenant, outcome=_BROKEN, tries=1):
+        with self.database.write() as connection:
+            if _insert_event(connection, event, tenant=self.tenant, outcome=_BROKEN, tries=1):
                 return 1
             broken = _is_event(event) & (inbound.c.outcome == _BROKEN)
             counted = sa.update(inbound).where(broken).values(tries=tries).returning(inbound.c.tries)
@@ -335,8 +324,7 @@ class GatewayRows:
 
     def is_handled(self, event: InboundEvent) -> bool:
         """Whether the event was handled."""
-        with self._database.read() as connection:
-            outcome = connection.execute(sa.select(inbound.c.outcome).where(_is_event(event))).scalar()
+        outcome = self.database.select(sa.select(inbound.c.outcome).where(_is_event(event))).scalar()
         return outcome not in (None, _BROKEN)
 
     # --- chats -------------------------------------------------------------------------------------------------------
@@ -344,8 +332,7 @@ class GatewayRows:
     def load_chat(self, account: str, session_key: str) -> ChatState:
         """Load the state of a chat. One statement."""
         wanted = sa.select(*select_columns(chats, ChatState)).where(_is_chat(account, session_key))
-        with self._database.read() as connection:
-            return fetch_row(connection.execute(wanted), ChatState) or ChatState()
+        return fetch_row(self.database.select(wanted), ChatState) or ChatState()
 
     def start_new_conversation(
         self,
@@ -372,12 +359,12 @@ class GatewayRows:
         connection.execute(sa.update(chats).where(_is_chat(account, session_key)).values(**values))
 
     def _insert_chat(self, connection: Connection, account: str, session_key: str) -> None:
-        row = {"account": account, "session_key": session_key, "tenant": self._tenant, "generation": 0}
+        row = {"account": account, "session_key": session_key, "tenant": self.tenant, "generation": 0}
         connection.execute(build_insert_ignoring(connection, chats).values(**row, updated_at=db_now()))
 
     def load_activity(self, source: str, name: str) -> SessionActivity | None:
         """Load the last activity in a chat's session; ``None`` while the session does not exist. One statement."""
-        this = session_is(self._tenant, source, name)
+        this = session_is(self.tenant, source, name)
         own = runs.alias()
         newest = sa.select(sa.func.max(own.c.pk)).where(own.c.session_pk == sessions.c.pk).correlate(sessions)
         started = sa.select(sa.func.max(processes.c.started_at)).where(
@@ -394,16 +381,15 @@ class GatewayRows:
             .join(runs, runs.c.pk == newest.scalar_subquery())
             .where(this)
         )
-        with self._database.read() as connection:
-            found = connection.execute(wanted).first()
+        found = self.database.select(wanted).first()
         return None if found is None else SessionActivity(*found)
 
     def stop(self, connection: Connection, source: str, name: str, by: str) -> StoppedChat | None:
         """Stop the run at work in a chat's session, or the first that has still to begin, such as one that waits for
         files; ``None`` when there is none. The caller has to stop what the run caused afterwards; if it does not, the
         sweeper does."""
-        active: int | None = connection.execute(_select_active_run(self._tenant, source, name)).scalar()
-        pk = active or connection.execute(_select_first_queued(self._tenant, source, name)).scalar()
+        active: int | None = connection.execute(_select_active_run(self.tenant, source, name)).scalar()
+        pk = active or connection.execute(_select_first_queued(self.tenant, source, name)).scalar()
         loaded = None if pk is None else lock_run(connection, pk)
         if loaded is None or loaded.run.status.is_terminal:
             return None
@@ -413,7 +399,7 @@ class GatewayRows:
 
     def load_queue(self, source: str, name: str) -> tuple[str | None, int]:
         """Find the id of the run at work in a chat's session, or ``None``, and how many runs wait behind it."""
-        this = session_is(self._tenant, source, name)
+        this = session_is(self.tenant, source, name)
         waiting = (
             sa.select(sa.func.count())
             .select_from(runs)
@@ -425,23 +411,22 @@ class GatewayRows:
             )
         )
         active = sa.select(runs.c.run_id).where(
-            runs.c.pk == _select_active_run(self._tenant, source, name).scalar_subquery()
+            runs.c.pk == _select_active_run(self.tenant, source, name).scalar_subquery()
         )
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return connection.execute(active).scalar(), int(connection.execute(waiting).scalar_one())
 
     def may_join_waiting(self, source: str, name: str, burst: ChatBurst) -> bool:
         """Whether the newest run of a chat's session has not begun and ``burst`` belongs to it. One statement."""
-        with self._database.read() as connection:
-            return connection.execute(_select_waiting(self._tenant, source, name, burst)).first() is not None
+        return self.database.select(_select_waiting(self.tenant, source, name, burst)).first() is not None
 
     def join_waiting(self, connection: Connection, source: str, name: str, burst: ChatBurst) -> str | None:
         """Append a message to the input of the newest run, if it has not begun. Returns its id; ``None`` when it began
         meanwhile, and then nothing was written. The run cannot begin in between, since that takes the row of its
         session."""
-        this = session_is(self._tenant, source, name)
+        this = session_is(self.tenant, source, name)
         connection.execute(sa.select(sessions.c.pk).where(this).with_for_update())
-        found = fetch_row(connection.execute(_select_waiting(self._tenant, source, name, burst)), _WaitingRow)
+        found = fetch_row(connection.execute(_select_waiting(self.tenant, source, name, burst)), _WaitingRow)
         spec = None if found is None else require_spec(connection, found.pk)
         if found is None or spec is None or not isinstance(spec.input, str) or spec.compress is not None:
             return None
@@ -455,9 +440,9 @@ class GatewayRows:
     def list_questions(self, source: str, name: str) -> list[ChatQuestion]:
         """List the open questions that were put to the chat of a session, oldest first, and the recently closed ones
         with them; an empty list, with one statement, when none is open."""
-        wanted = _select_questions(self._tenant, source, name)
+        wanted = _select_questions(self.tenant, source, name)
         is_open = waits.c.closed_at.is_(None)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             # No ORDER BY: with one, SQLite would read the whole table instead of the index of open waits.
             rows = fetch_rows(connection.execute(wanted.where(is_open)), _QuestionRow)
             if not rows:
@@ -479,27 +464,25 @@ class GatewayRows:
         asked = sa.select(inbound.c.pk).where(
             inbound.c.received_at >= since, inbound.c.outcome == CODE_ASKED, inbound.c.run_id.in_(run_ids)
         )
-        with self._database.read() as connection:
-            return connection.execute(asked.limit(1)).first() is not None
+        return self.database.select(asked.limit(1)).first() is not None
 
     def was_asked(self, source: str, name: str, wait_id: int) -> bool:
         """Whether a question, open or closed, belongs to a chat's session. One statement."""
-        its = _select_questions(self._tenant, source, name).where(waits.c.pk == wait_id)
-        with self._database.read() as connection:
-            return connection.execute(its).first() is not None
+        its = _select_questions(self.tenant, source, name).where(waits.c.pk == wait_id)
+        return self.database.select(its).first() is not None
 
     # --- who is in and who asks to be --------------------------------------------------------------------------------
 
     def read_clock(self) -> float:
         """The database's clock."""
-        return self._database.now()
+        return self.database.read_clock()
 
     def deny(self, account: str, person: str) -> bool:
         """Withdraw the pairing code of a person who asks to be admitted. Returns whether there was one. The time before
         which they get another code stays."""
         asks = _has_open_code(account) & _is_person(account, person)
         no_code = {"salt": None, "code_hash": None, "expires_at": None}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             taken = connection.execute(sa.update(chat_people).where(asks).values(no_code)).rowcount
             if taken:
                 record_action(connection, Act.CHAT_DENY, account, before={"person": person})
@@ -508,12 +491,11 @@ class GatewayRows:
     # --- people ------------------------------------------------------------------------------------------------------
 
     def _is_person(self, account: str, person: str) -> sa.ColumnElement[bool]:
-        return _is_person(account, person) & (chat_people.c.tenant == self._tenant)
+        return _is_person(account, person) & (chat_people.c.tenant == self.tenant)
 
     def find_role(self, account: str, person: str) -> ChatRole | None:
         """Find the role of a paired person; ``None`` for a stranger."""
-        with self._database.read() as connection:
-            role = connection.execute(sa.select(chat_people.c.role).where(self._is_person(account, person))).scalar()
+        role = self.database.select(sa.select(chat_people.c.role).where(self._is_person(account, person))).scalar()
         return None if role is None else ChatRole(role)
 
     def create_code(self, connection: Connection, account: str, person: str) -> str | None:
@@ -536,7 +518,7 @@ class GatewayRows:
             sa.insert(chat_people).values(
                 account=account,
                 person=make_storable(person),
-                tenant=self._tenant,
+                tenant=self.tenant,
                 salt=hashed.salt,
                 code_hash=hashed.hash,
                 expires_at=db_now() + CODE_LIVES_S,
@@ -548,7 +530,7 @@ class GatewayRows:
     def pair(self, account: str, code: str, role: ChatRole) -> str:
         """Admit the person who was given ``code``, to the chats of the tenant in one of which it was given. Returns the
         person's id. Raises ``PairingRefused``: after five wrong codes every code is refused for an hour."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _lock_account(connection, account)
             if _is_locked(connection, account):
                 raise PairingRefused("too many wrong codes were tried; try again in an hour")
@@ -579,7 +561,7 @@ class GatewayRows:
 
     def revoke(self, account: str, person: str) -> bool:
         """Revoke a person's admission, to the chats of every tenant. Returns whether the person was admitted."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             gone = connection.execute(sa.delete(chat_people).where(_is_person(account, person)))
             if gone.rowcount:
                 record_action(connection, Act.CHAT_REVOKE, account, before={"person": person})
@@ -597,13 +579,12 @@ class GatewayRows:
         )
         if account is not None:
             wanted = wanted.where(chat_people.c.account == account)
-        with self._database.read() as connection:
-            found = [ChatPerson(*row) for row in connection.execute(wanted)]
+        found = [ChatPerson(*row) for row in self.database.select(wanted)]
         return [one._replace(role=None if one.role is None else ChatRole(one.role)) for one in found]
 
     def delete_codes(self, account: str) -> int:
         """Withdraw all unused pairing codes of an account. Returns how many. Their holders may ask again at once."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             gone = connection.execute(
                 sa.delete(chat_people).where(chat_people.c.account == account, chat_people.c.role.is_(None))
             ).rowcount

@@ -18,11 +18,11 @@ from hermes_worker.core.home_paths import (
     JOB_DIRECTORY,
     WORKSPACE_ROOT,
     find_former_home,
-    relative_to_home,
+    find_path_in_home,
     to_stored_document,
 )
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import KeyMissing, stored_text
+from hermes_worker.store.engine.sealing import KeyMissing, select_stored_text
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import jobs, maintenance, sessions
 
@@ -43,9 +43,8 @@ class _OldSession(NamedTuple):
 
 def finish_conversion(database: Database) -> None:
     """Do what revision 0266 leaves to be done, unless it was done. Idempotent, safe for several at once."""
-    with database.read() as connection:
-        if connection.execute(sa.select(maintenance.c.name).where(maintenance.c.name == _DONE)).first():
-            return
+    if database.select(sa.select(maintenance.c.name).where(maintenance.c.name == _DONE)).first():
+        return
     convert_rows(database)
     with database.statement() as connection:
         connection.execute(build_insert_ignoring(connection, maintenance), {"name": _DONE, "ran_at": 0.0})
@@ -63,13 +62,12 @@ def convert_rows(database: Database) -> int:
 
 def _list_old_sessions(database: Database) -> Iterator[_OldSession]:
     """Sessions whose workspace is a directory of the machine that has the home, named absolutely."""
-    stored = stored_text(sessions.c.workspace)
+    stored = select_stored_text(sessions.c.workspace)
     wanted = sa.select(sessions.c.pk, sessions.c.session_id, sessions.c.tenant, stored.label("stored"))
     wanted = wanted.where(stored.not_like("%/./%"), sessions.c.pk > sa.bindparam("after"))
     after = 0
     while True:
-        with database.read() as connection:
-            rows = connection.execute(wanted.order_by(sessions.c.pk).limit(_BATCH), {"after": after}).all()
+        rows = database.select(wanted.order_by(sessions.c.pk).limit(_BATCH), {"after": after}).all()
         for pk, session_id, tenant, text in rows:
             document = json.loads(text)
             root = document.get(WORKSPACE_ROOT)
@@ -85,16 +83,14 @@ def _convert_session(database: Database, row: _OldSession, homes: Sequence[str])
     if home is None:
         return 0
     text = to_stored_document(row.stored, WORKSPACE_ROOT, (home,))
-    this = sa.update(sessions).where(sessions.c.pk == row.pk, stored_text(sessions.c.workspace) == row.stored)
-    with database.statement() as connection:
-        return connection.execute(this.values(workspace=sa.literal(text, sa.Text()))).rowcount
+    this = sa.update(sessions).where(sessions.c.pk == row.pk, select_stored_text(sessions.c.workspace) == row.stored)
+    return database.execute(this.values(workspace=sa.literal(text, sa.Text())))
 
 
 def _convert_jobs(database: Database, homes: Sequence[str]) -> int:
     """A job whose directory is below a home that was works below the one that is."""
-    stored, changed = stored_text(jobs.c.definition), 0
-    with database.read() as connection:
-        pks = connection.execute(sa.select(jobs.c.pk)).scalars().all()
+    stored, changed = select_stored_text(jobs.c.definition), 0
+    pks = database.select(sa.select(jobs.c.pk)).scalars().all()
     for pk in pks:
         with database.write() as connection:
             this = jobs.c.pk == pk
@@ -116,7 +112,7 @@ def _convert_jobs(database: Database, homes: Sequence[str]) -> int:
 def _find_home(path: str, homes: Sequence[str]) -> str | None:
     """The one of ``homes`` below which agents or scripts worked at ``path``."""
     for home in homes:
-        below = relative_to_home(path, (home,))
+        below = find_path_in_home(path, (home,))
         if below is not None and (below.startswith(_WORKSPACES) or below.split("/")[0] == _SCRIPTS):
             return home
     return None

@@ -32,7 +32,7 @@ from hermes_worker.core.inbound_files import (
 )
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.artifacts.gatherings import claim_contents, store_content, store_encoded_content
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, RowStore, db_now, select_db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.rows import Hint, LoadedRun, lock_run, make_storable
 from hermes_worker.store.runs.inputs import require_spec, update_spec
@@ -170,7 +170,7 @@ def _begin_locked(connection: Connection, loaded: LoadedRun) -> list[Hint]:
     facts = sa.select(
         sa.func.count().filter(inbound_files.c.settled_at.is_(None)),
         sa.func.max(inbound_files.c.gathers_until),
-        db_now_once(),
+        select_db_now(),
     ).where(ours)
     still_open, until, now = connection.execute(facts).one()
     if still_open or loaded.run.status is not RunStatus.QUEUED:
@@ -194,7 +194,7 @@ def _select_waiting_for_files(session_pk: int | sa.ScalarSelect[int]) -> sa.Sele
     """Select the runs of a session that cannot begin yet, because of files."""
     has_files = sa.exists().where(inbound_files.c.run_pk == runs.c.pk)
     return sa.select(runs.c.pk).where(
-        runs.c.session_pk == session_pk, _PUT_OFF, runs.c.not_before > db_now_once(), has_files
+        runs.c.session_pk == session_pk, _PUT_OFF, runs.c.not_before > select_db_now(), has_files
     )
 
 
@@ -312,17 +312,14 @@ def join_gathering_run(
     return JoinedRun(run_id=loaded.run.run_id, hints=hints)
 
 
-class InboundFiles:
+class InboundFiles(RowStore):
     """The files of messages in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def claim(self, effect: FetchFile, owner: int) -> FileClaim | None:
         """Claim a file; ``None`` when it is not available. Of any number of workers exactly one gets it. Raises
         ``CorruptInput``."""
         token = secrets.token_hex(16)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             found = connection.execute(
                 sa.update(inbound_files)
                 .where(
@@ -360,21 +357,21 @@ class InboundFiles:
 
     def store_content(self, content: bytes) -> str:
         """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
-        return store_content(self._database, content)
+        return store_content(self.database, content)
 
     def store_file(self, file: BinaryIO) -> str:
         """Store a file, from its beginning, for an hour, until a row refers to it. Returns its hash. The text that is
         written to the database is the only copy in memory."""
         file.seek(0)
         pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-        return store_encoded_content(self._database, "".join(base64.b64encode(piece).decode() for piece in pieces))
+        return store_encoded_content(self.database, "".join(base64.b64encode(piece).decode() for piece in pieces))
 
     def settle(self, claim: FileClaim, file: FetchedFile) -> list[Hint]:
         """Write the outcome of a file, once, and begin the run if it was the last. Raises ``LeaseLost``,
         ``ContentGone``."""
         state = FileState.REFUSED if file.outcome.reason else FileState.FETCHED
         hashes = {each for each in (file.content_hash, file.picture_hash) if each is not None}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_run(connection, claim.run_pk)
             _end_claim(
                 connection,
@@ -391,7 +388,7 @@ class InboundFiles:
     def release_file(self, claim: FileClaim) -> None:
         """Give a claim up so that another worker tries. No hint is sent, so that the platform has a moment. Raises
         ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _end_claim(connection, claim, state=FileState.PENDING.value, hinted_at=db_now())
 
     def list_unplaced(self, run_pk: int) -> list[PlacedFile]:
@@ -402,8 +399,7 @@ class InboundFiles:
             .where(inbound_files.c.run_pk == run_pk, inbound_files.c.outcome.is_not(None))
             .order_by(inbound_files.c.pk)
         )
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(wanted), _Placement)
+        rows = fetch_rows(self.database.select(wanted), _Placement)
         found = [(row, FileOutcome.from_json(row.outcome)) for row in rows]
         return [
             PlacedFile(file_id=row.pk, path=outcome.path, content=base64.b64decode(row.body))
@@ -415,7 +411,7 @@ class InboundFiles:
         """Release the contents of a run's files, which are in its workspace, or never will be. Idempotent."""
         ours = sa.and_(inbound_files.c.run_pk == run_pk, inbound_files.c.content_hash.is_not(None))
         named = sa.select(inbound_files.c.content_hash).where(ours)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(sa.update(blobs).where(blobs.c.hash.in_(named)).values(released_at=db_now()))
             connection.execute(sa.update(inbound_files).where(ours).values(content_hash=None))
 

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.core.run import TERMINAL
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
+from hermes_worker.store.owners import TenantRows
 from hermes_worker.store.rows import build_insert_ignoring, insert_messages
 from hermes_worker.store.runs.runs import SessionActive, SessionNotFound, session_is
 from hermes_worker.store.search.index_queue import delete_from_index, mark_due
@@ -91,30 +91,25 @@ _PLACED = sa.select(
 ).select_from(messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash))
 
 
-class KeptConversations:
+class KeptConversations(TenantRows):
     """The conversations of one tenant. ``reference`` is the id of a session, or a name that the API's callers gave.
     Thread-safe."""
 
-    def __init__(self, database: Database, tenant: str) -> None:
-        self._database = database
-        self._tenant = tenant
-
     def get(self, reference: str) -> KeptConversation:
         """Load a conversation. Raises ``SessionNotFound``, also for one that was deleted as a conversation."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             row, document = self._load_row(connection, reference)
         return _to_conversation(row, document)
 
     def is_deleted(self, reference: str) -> bool:
         """Whether a client deleted the conversation; ``False`` when there is no such session."""
-        wanted = _KEPT.where(session_is(self._tenant, _SOURCE, reference))
-        with self._database.read() as connection:
-            row = fetch_row(connection.execute(wanted), _ConversationRow)
+        wanted = _KEPT.where(session_is(self.tenant, _SOURCE, reference))
+        row = fetch_row(self.database.select(wanted), _ConversationRow)
         return row is not None and bool(_parse_document(row).get(_IS_DELETED))
 
     def describe(self, reference: str, metadata: Mapping[str, str]) -> KeptConversation:
         """Replace the metadata. Idempotent. Raises ``SessionNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row, _ = self._load_row(connection, reference, is_locked=True)
             document = {_METADATA: dict(metadata)}
             _write_document(connection, row.pk, document)
@@ -124,7 +119,7 @@ class KeptConversations:
     def delete(self, reference: str) -> list[str]:
         """Mark the session as no conversation any more; it stays a session. Returns the ids of its runs that have not
         ended, newest first. Raises ``SessionNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row, _ = self._load_row(connection, reference, is_locked=True)
             _write_document(connection, row.pk, {_IS_DELETED: True})
             record_action(connection, Act.SESSION_CHANGE, row.session_id, after={"changed": ["conversation"]})
@@ -136,11 +131,11 @@ class KeptConversations:
         """Append rows in chat-completions form to the transcript; the next turn sends them. What was sent already stays
         in front of them (I7). Raises ``SessionNotFound``, and ``SessionActive`` while a run is at work, whose rows come
         next. Not idempotent."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row, _ = self._load_row(connection, reference, is_locked=True)
             _require_idle(row)
             rows = [
-                Message(seq=seq, role=Role(str(each["role"])), body=canonical_json(dict(each)))
+                Message(seq=seq, role=Role(str(each["role"])), body=dump_canonical_json(dict(each)))
                 for seq, each in enumerate(brought, start=row.message_seq + 1)
             ]
             if rows:
@@ -152,7 +147,7 @@ class KeptConversations:
     def delete_item(self, reference: str, seq: int) -> None:
         """Delete row ``seq`` if it is the last, was brought by a client, and no turn has begun after it, so that no
         model was sent it. Raises ``SessionNotFound``, ``SessionActive``, ``ItemInUse``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row, _ = self._load_row(connection, reference, is_locked=True)
             _require_idle(row)
             here = (messages.c.session_pk == row.pk) & (messages.c.seq == seq)
@@ -170,21 +165,19 @@ class KeptConversations:
         if start is not None:
             wanted = wanted.where(messages.c.seq >= start if is_ascending else messages.c.seq <= start)
         wanted = wanted.order_by(messages.c.seq if is_ascending else messages.c.seq.desc()).limit(limit)
-        with self._database.read() as connection:
-            return [_to_item_row(row) for row in fetch_rows(connection.execute(wanted), _PlacedRow)]
+        return [_to_item_row(row) for row in fetch_rows(self.database.select(wanted), _PlacedRow)]
 
     def find_reply_before(self, session_pk: int, seq: int) -> ItemRow | None:
         """Find the last row of the assistant before row ``seq``."""
         its = sa.and_(messages.c.session_pk == session_pk, messages.c.seq < seq)
         wanted = _PLACED.where(its, messages.c.role == Role.ASSISTANT.value).order_by(messages.c.seq.desc()).limit(1)
-        with self._database.read() as connection:
-            row = fetch_row(connection.execute(wanted), _PlacedRow)
+        row = fetch_row(self.database.select(wanted), _PlacedRow)
         return None if row is None else _to_item_row(row)
 
     def _load_row(
         self, connection: Connection, reference: str, *, is_locked: bool = False
     ) -> tuple[_ConversationRow, dict[str, object]]:
-        wanted = _KEPT.where(session_is(self._tenant, _SOURCE, reference))
+        wanted = _KEPT.where(session_is(self.tenant, _SOURCE, reference))
         found = connection.execute(wanted.with_for_update(of=sessions) if is_locked else wanted)
         row = fetch_row(found, _ConversationRow)
         document = {} if row is None else _parse_document(row)
@@ -213,7 +206,7 @@ def _parse_document(row: _ConversationRow) -> dict[str, object]:
 
 
 def _write_document(connection: Connection, session_pk: int, document: Mapping[str, object]) -> None:
-    values = {"session_pk": session_pk, "key": CONVERSATION_KEY, "body": canonical_json(document)}
+    values = {"session_pk": session_pk, "key": CONVERSATION_KEY, "body": dump_canonical_json(document)}
     inserted = build_insert_ignoring(connection, session_documents).values(**values).returning(session_documents.c.key)
     if connection.execute(inserted).first() is None:
         here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == CONVERSATION_KEY)

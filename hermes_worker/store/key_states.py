@@ -32,10 +32,10 @@ from hermes_worker.core.key_states import (
     dump_evidence,
     parse_evidence,
 )
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, db_now, select_db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_row, fetch_rows
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import key_states, parked_on_keys, runs, workers
@@ -86,8 +86,7 @@ class KeyStates:
 
     def list_keys(self) -> list[KeyRow]:
         """List the state of every key that ever failed, those that were closed last first."""
-        with self._database.read() as connection:
-            return [_to_key_row(row) for row in fetch_rows(connection.execute(_ALL), _StateRow)]
+        return [_to_key_row(row) for row in fetch_rows(self._database.select(_ALL), _StateRow)]
 
     def record_failure(self, key: tuple[str, str], found: Finding, *, run_id: str, reason: str) -> KeyRow | None:
         """Record that a call of ``run_id``, no probe, failed with the key (provider, credential). Returns the key's new
@@ -113,13 +112,12 @@ class KeyStates:
         """Claim the right to try a closed key; ``None`` when no probe is due, or another call has it. ``owner`` is the
         worker's row."""
         token = secrets.token_hex(16)
-        with self._database.statement() as connection:
-            taken = connection.execute(
-                sa.update(key_states)
-                .where(key_states.c.credential == credential, *_PROBE_IS_DUE)
-                .values(probe_token=token, probe_owner=owner, probe_until=db_now() + PROBE_S)
-            )
-            return Probe(credential=credential, token=token) if taken.rowcount else None
+        taken = self._database.execute(
+            sa.update(key_states)
+            .where(key_states.c.credential == credential, *_PROBE_IS_DUE)
+            .values(probe_token=token, probe_owner=owner, probe_until=db_now() + PROBE_S)
+        )
+        return Probe(credential=credential, token=token) if taken else None
 
     def record_probe_answer(self, probe: Probe) -> KeyRow | None:
         """Record that a probe was answered, so the key works. Returns ``None`` when the probe was taken away; then its
@@ -215,18 +213,17 @@ def wake_parked(database: Database) -> int:
 
 
 def _wake_prober(database: Database, credential: str) -> int:
-    with database.statement() as connection:
-        taken = connection.execute(
-            sa.update(key_states)
-            .where(
-                key_states.c.credential == credential,
-                sa.func.coalesce(key_states.c.woken_at, 0.0) < db_now() - _WAKE_EVERY_S,
-                *_PROBE_IS_DUE,
-            )
-            .values(woken_at=db_now())
+    taken = database.execute(
+        sa.update(key_states)
+        .where(
+            key_states.c.credential == credential,
+            sa.func.coalesce(key_states.c.woken_at, 0.0) < db_now() - _WAKE_EVERY_S,
+            *_PROBE_IS_DUE,
         )
-        if taken.rowcount == 0:
-            return 0
+        .values(woken_at=db_now())
+    )
+    if taken == 0:
+        return 0
     return _wake(database, credential, most=1)
 
 
@@ -257,11 +254,11 @@ def _wake(database: Database, credential: str, *, most: int) -> int:
 
 _prober = sa.select(workers.c.pk).where(workers.c.pk == key_states.c.probe_owner, workers.c.state == "alive")
 _IS_FREE = sa.or_(
-    key_states.c.probe_token.is_(None), key_states.c.probe_until < db_now_once(), sa.not_(sa.exists(_prober))
+    key_states.c.probe_token.is_(None), key_states.c.probe_until < select_db_now(), sa.not_(sa.exists(_prober))
 )
 _PROBE_IS_DUE = (
     key_states.c.condition != KeyCondition.OPEN.value,
-    key_states.c.probe_at <= db_now_once(),
+    key_states.c.probe_at <= select_db_now(),
     _IS_FREE,
 )
 
@@ -277,7 +274,7 @@ _WAITED_FOR: Prepared[Nothing, _WaitedFor] = Prepared(
     sa.select(
         _parked.c.credential,
         (sa.func.coalesce(key_states.c.condition, KeyCondition.OPEN.value) == KeyCondition.OPEN.value).label("is_open"),
-        sa.func.coalesce(key_states.c.probe_at <= db_now_once(), sa.false()).label("is_due"),
+        sa.func.coalesce(key_states.c.probe_at <= select_db_now(), sa.false()).label("is_due"),
     ).select_from(_parked.outerjoin(key_states, key_states.c.credential == _parked.c.credential)),
     gives=_WaitedFor,
 )
@@ -343,7 +340,7 @@ def _build_values(state: KeyState) -> dict[str, object]:
         "condition": state.condition.value,
         "epoch": state.epoch,
         "since": state.since,
-        "evidence": canonical_json(dump_evidence(state.evidence)),
+        "evidence": dump_canonical_json(dump_evidence(state.evidence)),
         "probes": state.probes,
         "probe_at": state.probe_at,
     }

@@ -86,7 +86,7 @@ def _select_sums(kind: ListKind, number: int, part: _Rows) -> sa.Select[str, int
     )
 
 
-def _milliseconds(*columns: sa.ColumnElement[float]) -> sa.ColumnElement[int]:
+def _sum_milliseconds(*columns: sa.ColumnElement[float]) -> sa.ColumnElement[int]:
     """Whole milliseconds: a sum of integers does not depend on the order of its parts."""
     total = sum((sa.func.coalesce(column, 0.0) for column in columns[1:]), sa.func.coalesce(columns[0], 0.0))
     return sa.cast(total * 1000, sa.BigInteger())
@@ -103,20 +103,20 @@ def _select_newest(rows: _Rows, order: sa.ColumnElement[Any]) -> _Rows:
 
 def _select_runs(tenant: str | None) -> Sequence[_Rows]:
     # Two steps of a run may be in one millisecond.
-    written = _select_rows(runs, _milliseconds(runs.c.updated_at) + runs.c.event_seq, tenant)
+    written = _select_rows(runs, _sum_milliseconds(runs.c.updated_at) + runs.c.event_seq, tenant)
     # A deletion by a person is in the audit log; rows that retention deletes are old, and no list is watched for that.
     return written.where(RUN_IS_OPEN), _select_newest(written, runs.c.pk), *_select_audit(tenant)
 
 
 def _select_approvals(tenant: str | None) -> Sequence[_Rows]:
-    asked = sa.select(waits.c.pk.label("number"), _milliseconds(waits.c.closed_at).label("time"))
+    asked = sa.select(waits.c.pk.label("number"), _sum_milliseconds(waits.c.closed_at).label("time"))
     if tenant is None:
         return asked.where(waits.c.closed_at.is_(None)), _select_newest(asked, waits.c.pk)
     # Read the newest waits of all tenants: there is no index that orders those of one tenant.
     newest = (
         sa.select(waits.c.pk, waits.c.run_pk, waits.c.closed_at).order_by(waits.c.pk.desc()).limit(NEWEST).subquery()
     )
-    own = sa.select(newest.c.pk.label("number"), _milliseconds(newest.c.closed_at).label("time"))
+    own = sa.select(newest.c.pk.label("number"), _sum_milliseconds(newest.c.closed_at).label("time"))
     is_own = is_of_tenant(tenant, runs)
     return (
         asked.join(runs, runs.c.pk == waits.c.run_pk).where(waits.c.closed_at.is_(None), is_own),
@@ -128,17 +128,19 @@ def _select_sessions(tenant: str | None) -> Sequence[_Rows]:
     # The newest of all tenants, as above. Changes of titles by people are in the audit log.
     last = sa.select(sessions.c.pk, sessions.c.tenant, sessions.c.archived_at, sessions.c.ended_at)
     newest = last.order_by(sessions.c.pk.desc()).limit(NEWEST).subquery()
-    begun = sa.select(newest.c.pk.label("number"), _milliseconds(newest.c.archived_at, newest.c.ended_at).label("time"))
+    begun = sa.select(
+        newest.c.pk.label("number"), _sum_milliseconds(newest.c.archived_at, newest.c.ended_at).label("time")
+    )
     return begun if tenant is None else begun.where(newest.c.tenant == tenant), *_select_audit(tenant)
 
 
 def _select_jobs(tenant: str | None) -> Sequence[_Rows]:
-    ended = _milliseconds(firings.c.settled_at, firings.c.ended_at).label("time")
+    ended = _sum_milliseconds(firings.c.settled_at, firings.c.ended_at).label("time")
     newest = sa.select(firings.c.pk, firings.c.job_pk, ended).order_by(firings.c.pk.desc()).limit(NEWEST).subquery()
     slots = sa.select(newest.c.pk.label("number"), newest.c.time)
     if tenant is not None:
         slots = slots.join(jobs, jobs.c.pk == newest.c.job_pk).where(is_of_tenant(tenant, jobs))
-    written = _select_rows(jobs, _milliseconds(jobs.c.updated_at), tenant).where(jobs.c.removed_at.is_(None))
+    written = _select_rows(jobs, _sum_milliseconds(jobs.c.updated_at), tenant).where(jobs.c.removed_at.is_(None))
     return written, slots, *_select_audit(tenant)
 
 
@@ -147,7 +149,7 @@ _JUST_SETTLED = sa.text("deliveries.settled_at is not null and deliveries.is_cou
 
 
 def _select_deliveries(tenant: str | None) -> Sequence[_Rows]:
-    written = _select_rows(deliveries, _milliseconds(deliveries.c.updated_at), tenant)
+    written = _select_rows(deliveries, _sum_milliseconds(deliveries.c.updated_at), tenant)
     if tenant is None:
         settled = _select_newest(written.where(_JUST_SETTLED), deliveries.c.pk)
     else:
@@ -158,20 +160,20 @@ def _select_deliveries(tenant: str | None) -> Sequence[_Rows]:
 
 def _select_fleet(_tenant: str | None) -> Sequence[_Rows]:
     alive = _select_rows(
-        workers, _milliseconds(workers.c.draining_at) + sa.case((workers.c.sandbox.is_(None), 0), else_=1), None
+        workers, _sum_milliseconds(workers.c.draining_at) + sa.case((workers.c.sandbox.is_(None), 0), else_=1), None
     )
-    told = _select_newest(_select_rows(alerts, _milliseconds(alerts.c.recovered_at), None), alerts.c.pk)
-    keys = sa.select(key_states.c.epoch.label("number"), _milliseconds(key_states.c.since).label("time"))
+    told = _select_newest(_select_rows(alerts, _sum_milliseconds(alerts.c.recovered_at), None), alerts.c.pk)
+    keys = sa.select(key_states.c.epoch.label("number"), _sum_milliseconds(key_states.c.since).label("time"))
     return alive.where(workers.c.state == "alive"), told, keys
 
 
 def _select_gateway(_tenant: str | None) -> Sequence[_Rows]:
     # Few rows, all of them: a person who is refused leaves no other trace. The state of an account is written with each
     # look at its platform.
-    found = _milliseconds(channels.c.looked_at, channels.c.error_at, channels.c.locked_until).label("time")
+    found = _sum_milliseconds(channels.c.looked_at, channels.c.error_at, channels.c.locked_until).label("time")
     listens = sa.select(sa.case((channels.c.lease_token.is_(None), 0), else_=1).label("number"), found)
-    let_in = _milliseconds(chat_people.c.paired_at, chat_people.c.expires_at).label("time")
-    return listens, sa.select(_milliseconds(chat_people.c.asked_at).label("number"), let_in)
+    let_in = _sum_milliseconds(chat_people.c.paired_at, chat_people.c.expires_at).label("time")
+    return listens, sa.select(_sum_milliseconds(chat_people.c.asked_at).label("number"), let_in)
 
 
 def _select_audit(tenant: str | None) -> Sequence[_Rows]:

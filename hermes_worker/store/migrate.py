@@ -38,7 +38,7 @@ _SHOWN_CHARS = 200
 _IS_INVALID = sa.text("select not indisvalid from pg_index where indexrelid = to_regclass(:name)")
 
 
-def _config() -> Config:
+def _build_config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return config
@@ -63,7 +63,7 @@ def migrate(database: Database) -> str | None:
             connection.execute(sa.text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             _refuse_other_encodings(connection)
         _refuse_strangers(connection, there)
-        config = _config()
+        config = _build_config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         make_view(connection)
@@ -75,7 +75,7 @@ def migrate(database: Database) -> str | None:
 def build_schema(database: Database, revision: str) -> None:
     """Build the schema of an earlier revision in an empty database, for a copy of another one's rows."""
     with database.write() as connection:
-        config = _config()
+        config = _build_config()
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
 
@@ -100,7 +100,7 @@ def _build_ahead(database: Database, before: str) -> None:
     makes the table or the column, there is nothing to build ahead. Where a process died at it an index without effect
     is left, which is made anew.
     """
-    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    scripts = ScriptDirectory.from_config(_build_config()).walk_revisions()
     coming = [script.module for script in reversed(list(scripts)) if script.revision > before]
     wanted = [each for module in coming for each in getattr(module, "builds_ahead", {}).items()]
     if not wanted:
@@ -121,7 +121,9 @@ def _build_ahead(database: Database, before: str) -> None:
 def _record(connection: Connection) -> None:
     """Write down what was done here, for code that does not know these revisions."""
     done = set(connection.execute(sa.select(schema_revisions.c.revision)).scalars())
-    scripts = {script.revision: script.module for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    scripts = {
+        script.revision: script.module for script in ScriptDirectory.from_config(_build_config()).walk_revisions()
+    }
     new = [
         {"revision": name, "works_with": getattr(module, "works_with", name)}
         for name, module in scripts.items()
@@ -151,7 +153,8 @@ def _refuse_strangers(connection: Connection, there: SchemaState) -> None:
 
 
 def _refuse_unknown(found: str | None, there: SchemaState) -> None:
-    """Before anything is changed. ``found`` may be newer than ``there``: somebody else may have migrated since."""
+    """Refuse a database whose revision this version does not know, before anything is changed. ``found`` may be newer
+    than ``there``: somebody else may have migrated since."""
     if found is not None and found not in list_revisions():
         what_to_do = format_advice(found, there.works_with)
         raise ConfigurationError(

@@ -1,11 +1,28 @@
-"""Conditions and values of statements for the tenant of rows."""
+"""The tenant of rows: the base of the stores that read one tenant's, and conditions and values of statements."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.store.engine.database import Database
 from hermes_worker.store.tables import OF_OTHERS, jobs, runs
+
+
+class TenantRows:
+    """The statements about rows of one kind that belong to one tenant."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT) -> None:
+        self.database = database
+        self.tenant = tenant
+
+
+class SourceRows(TenantRows):
+    """Statements that resolve names of sessions as callers from one source mean them."""
+
+    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT, source: str = "api") -> None:
+        super().__init__(database, tenant)
+        self.source = source
 
 
 def is_of_tenant(tenant: str, table: sa.Table) -> sa.ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""The calls that runs made, with what they were made with and what came of them: for forks and rewinds."""
+"""Load the recorded calls of runs with their arguments and results, for forks and rewinds."""
 
 from __future__ import annotations
 

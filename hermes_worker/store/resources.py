@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, fetch_views, select_view_columns
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import resources, sessions
@@ -116,10 +116,6 @@ class _HeldResource(NamedTuple):
     idle_s: float
 
 
-class _ResourceKey(NamedTuple):
-    pk: int
-
-
 _ROW = sa.select(
     *select_view_columns(resources, ResourceView),
     sessions.c.session_id,
@@ -130,11 +126,8 @@ _HOSTED = (ResourceState.STARTING.value, ResourceState.LIVE.value)
 _IS_HOSTED = resources.c.lease_token.is_not(None)
 
 
-class Resources:
+class Resources(RowStore):
     """The resources of one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # --- for the callers of a resource -------------------------------------------------------------------------------
 
@@ -143,7 +136,7 @@ class Resources:
     ) -> ResourceView:
         """Have a host start the session's resource of this kind and name, unless one has it. A resource whose lease has
         lapsed counts as lost, unless ``spares_lapsed``. Idempotent. Raises ``SessionUnknown``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             of = sa.select(sessions.c.pk, sessions.c.tenant).where(
                 sessions.c.session_id == session_id, sessions.c.erasure_pk.is_(None)
             )
@@ -176,15 +169,14 @@ class Resources:
     def find(self, session_id: str, kind: ResourceKind, name: str = "") -> ResourceView | None:
         """Load a session's resource; ``None`` when the session never requested one."""
         this = (sessions.c.session_id == session_id) & (resources.c.kind == kind.value) & (resources.c.name == name)
-        with self._database.read() as connection:
-            return next(iter(fetch_views(connection.execute(_ROW.where(this)), ResourceView)), None)
+        return next(iter(fetch_views(self.database.select(_ROW.where(this)), ResourceView)), None)
 
     def acquire_use(self, resource_id: str) -> ResourceUse | None:
         """Take the use of a live resource, from another call if that has it; ``None`` when the resource is not live, or
         its host's lease has lapsed. Only the holder of the call's claim may do this, so the call that loses the use has
         lost its claim before."""
         token = secrets.token_hex(16)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             taken = connection.execute(
                 sa.update(resources)
                 .where(
@@ -206,21 +198,19 @@ class Resources:
         values = {name: make_storable(text) for name, text in given.items() if text is not None}
         if noted.snapshot_hash is not None:
             values["snapshot_hash"] = noted.snapshot_hash
-        with self._database.statement() as connection:
-            written = connection.execute(
-                sa.update(resources)
-                .where(resources.c.resource_id == use.resource.resource_id, resources.c.use_token == use.token)
-                .values(**values, used_at=db_now(), reason=None)
-            )
-            return written.rowcount == 1
+        written = self.database.execute(
+            sa.update(resources)
+            .where(resources.c.resource_id == use.resource.resource_id, resources.c.use_token == use.token)
+            .values(**values, used_at=db_now(), reason=None)
+        )
+        return written == 1
 
     def delete_resource(self, session_id: str, kind: ResourceKind, name: str = "") -> bool:
         """Delete the session's resource, with its cookies. Its host finds the row gone and ends the process. Returns
         whether there was one."""
         of = sa.select(sessions.c.pk).where(sessions.c.session_id == session_id).scalar_subquery()
-        with self._database.statement() as connection:
-            this = (resources.c.session_pk == of) & (resources.c.kind == kind.value) & (resources.c.name == name)
-            return connection.execute(sa.delete(resources).where(this)).rowcount == 1
+        this = (resources.c.session_pk == of) & (resources.c.kind == kind.value) & (resources.c.name == name)
+        return self.database.execute(sa.delete(resources).where(this)) == 1
 
     # --- for hosts ---------------------------------------------------------------------------------------------------
 
@@ -233,29 +223,28 @@ class Resources:
             & (resources.c.kind == kind.value)
             & (resources.c.used_at > db_now() - wants_within_s)
         )
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             first = sa.select(resources.c.pk).where(waiting).order_by(resources.c.used_at).limit(1)
-            found = fetch_row(connection.execute(first.with_for_update(skip_locked=True)), _ResourceKey)
+            found = connection.execute(first.with_for_update(skip_locked=True)).scalar()
             if found is None:
                 return None
             connection.execute(
                 sa.update(resources)
-                .where(resources.c.pk == found.pk)
+                .where(resources.c.pk == found)
                 .values(state=ResourceState.STARTING.value, host=host, lease_token=token, expires_at=db_now() + ttl_s)
             )
-            [begun] = fetch_views(connection.execute(_ROW.where(resources.c.pk == found.pk)), ResourceView)
+            [begun] = fetch_views(connection.execute(_ROW.where(resources.c.pk == found)), ResourceView)
             return ResourceLease(resource=begun, token=token)
 
     def publish(self, lease: ResourceLease, endpoint: str) -> bool:
         """Record that the resource can be used, at ``endpoint``. Returns False when the lease was lost: then end the
         process. May be repeated."""
-        with self._database.statement() as connection:
-            done = connection.execute(
-                sa.update(resources)
-                .where(_is_leased_by(lease))
-                .values(state=ResourceState.LIVE.value, endpoint=endpoint, used_at=db_now())
-            )
-            return done.rowcount == 1
+        done = self.database.execute(
+            sa.update(resources)
+            .where(_is_leased_by(lease))
+            .values(state=ResourceState.LIVE.value, endpoint=endpoint, used_at=db_now())
+        )
+        return done == 1
 
     def renew(self, leases: Sequence[ResourceLease], *, ttl_s: float) -> dict[str, float]:
         """Renew leases. Returns by resource id for how many seconds each was not used. A lapsed lease holds again while
@@ -265,7 +254,7 @@ class Resources:
             return {}
         tokens = [lease.token for lease in leases]
         ours = resources.c.lease_token.in_(tokens)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(sa.update(resources).where(ours).values(expires_at=db_now() + ttl_s))
             idle = (db_now() - resources.c.used_at).label("idle_s")
             wanted = sa.select(resources.c.resource_id, resources.c.lease_token, idle)
@@ -275,34 +264,31 @@ class Resources:
     def may_use(self, lease: ResourceLease, use_token: str) -> bool:
         """Whether a call with this token has the use of a resource that this host leases."""
         wanted = sa.select(resources.c.pk).where(_is_leased_by(lease), resources.c.use_token == use_token)
-        with self._database.read() as connection:
-            return connection.execute(wanted).first() is not None
+        return self.database.select(wanted).first() is not None
 
     def release(self, lease: ResourceLease, reason: str, *, idle_s: float = 0.0) -> bool:
         """Declare that the process is to end, for ``reason``. Returns False when the lease was lost, or a call used it
         within ``idle_s`` seconds. Call it before the process is ended, so that no call is sent to a process that is
         ending."""
-        with self._database.statement() as connection:
-            done = connection.execute(
-                sa.update(resources)
-                .where(_is_leased_by(lease), resources.c.used_at <= db_now() - idle_s)
-                .values(state=ResourceState.ENDED.value, reason=make_storable(reason)[:REASON_CHARS_MAX], **_FREE)
-            )
-            return done.rowcount == 1
+        done = self.database.execute(
+            sa.update(resources)
+            .where(_is_leased_by(lease), resources.c.used_at <= db_now() - idle_s)
+            .values(state=ResourceState.ENDED.value, reason=make_storable(reason)[:REASON_CHARS_MAX], **_FREE)
+        )
+        return done == 1
 
     def end_stale(self, kind: ResourceKind, *, host: str) -> int:
         """End the resources that an earlier process of this host had; for a host that begins. Returns how many.
         Idempotent."""
-        with self._database.statement() as connection:
-            had = sa.update(resources).where(
-                resources.c.kind == kind.value, resources.c.host == host, resources.c.lease_token.is_not(None)
-            )
-            values = {"state": ResourceState.ENDED.value, "reason": "its host was lost", **_FREE}
-            return connection.execute(had.values(**values)).rowcount
+        had = sa.update(resources).where(
+            resources.c.kind == kind.value, resources.c.host == host, resources.c.lease_token.is_not(None)
+        )
+        values = {"state": ResourceState.ENDED.value, "reason": "its host was lost", **_FREE}
+        return self.database.execute(had.values(**values))
 
     def end_lapsed(self) -> int:
         """End the resources whose host has not renewed its lease. Returns how many. Any process may; idempotent."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             return _end_lapsed(connection, sa.true())
 
     def delete_unused(self, kind: ResourceKind, *, older_than_s: float) -> int:
@@ -313,14 +299,12 @@ class Resources:
             & resources.c.lease_token.is_(None)
             & (resources.c.used_at < db_now() - older_than_s)
         )
-        with self._database.statement() as connection:
-            return connection.execute(sa.delete(resources).where(gone)).rowcount
+        return self.database.execute(sa.delete(resources).where(gone))
 
     def list_hosted(self, kind: ResourceKind) -> list[ResourceView]:
         """List the resources that have a host, for people; the oldest first."""
-        with self._database.read() as connection:
-            wanted = _ROW.where(resources.c.kind == kind.value, resources.c.state.in_(_HOSTED))
-            return fetch_views(connection.execute(wanted.order_by(resources.c.pk)), ResourceView)
+        wanted = _ROW.where(resources.c.kind == kind.value, resources.c.state.in_(_HOSTED))
+        return fetch_views(self.database.select(wanted.order_by(resources.c.pk)), ResourceView)
 
 
 class _OwningSession(NamedTuple):

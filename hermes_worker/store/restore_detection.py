@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus, WaitKind
 from hermes_worker.store.engine.database import Database, db_now
@@ -101,24 +101,21 @@ def is_copy(database: Database) -> bool:
     """Whether the database is marked as a copy. Read at most every half second."""
 
     def read() -> bool:
-        with database.read() as connection:
-            return not connection.execute(sa.select(is_no_copy())).scalar_one()
+        return not database.select(sa.select(is_no_copy())).scalar_one()
 
     return database.remembered.get(_COPY, read)
 
 
 def remove_copy_mark(database: Database) -> bool:
     """Remove the mark of a copy, because the original is gone; ``False`` when there was none."""
-    with database.statement() as connection:
-        gone = connection.execute(sa.delete(maintenance).where(maintenance.c.name == _COPY)).rowcount
+    gone = database.execute(sa.delete(maintenance).where(maintenance.c.name == _COPY))
     database.remembered.forget()
     return gone > 0
 
 
 def load_epoch_time(database: Database) -> float | None:
     """Load when an epoch was last marked, in epoch seconds; ``None`` for never."""
-    with database.read() as connection:
-        at = connection.execute(sa.select(maintenance.c.ran_at).where(maintenance.c.name == _RESTORED)).scalar()
+    at = database.select(sa.select(maintenance.c.ran_at).where(maintenance.c.name == _RESTORED)).scalar()
     return None if at is None else float(at)
 
 
@@ -158,7 +155,7 @@ def _add_doubt_to_questions(connection: Connection) -> None:
     for pk, text in connection.execute(sa.select(waits.c.pk, waits.c.request).where(is_open)).all():
         request = json.loads(text)
         request["description"] = f"{request.get('description', '')}; {_ANSWERED_REMARK}"
-        connection.execute(sa.update(waits).where(waits.c.pk == pk).values(request=canonical_json(request)))
+        connection.execute(sa.update(waits).where(waits.c.pk == pk).values(request=dump_canonical_json(request)))
 
 
 def _build_gone_claim(connection: Connection) -> dict[str, object]:

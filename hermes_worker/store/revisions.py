@@ -73,7 +73,8 @@ class SchemaState:
 
     @property
     def is_ahead(self) -> bool:
-        """A newer version made it, and says that this code works on it: the fleet is being replaced."""
+        """Whether a newer version made the schema and declares that this version still works on it, as during a rolling
+        upgrade."""
         return bool(
             self.found and self.works_with and _is_later(self.found, find_newest()) and _is_known_to(self.works_with)
         )
@@ -93,7 +94,7 @@ def _is_known_to(works_with: str) -> bool:
 
 
 def load_state(database: Database) -> SchemaState:
-    """Raises ``UnavailableError``."""
+    """Load the schema's revision and which versions work on it. Raises ``UnavailableError``."""
     import sqlalchemy as sa
 
     found = load_revision(database)

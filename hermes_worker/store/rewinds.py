@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.inner_calls import parse_calls
-from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.messages import Message, Role, build_user_body, dump_canonical_json
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.replay import Replay
-from hermes_worker.core.rewind import RecordedCall, are_equal, describe_effects, effects_after
+from hermes_worker.core.rewind import RecordedCall, are_equal, describe_effects, select_effects_after
 from hermes_worker.core.run import CallStatus
 from hermes_worker.store.engine.prepared import Prepared, fetch_rows
 from hermes_worker.store.prefixes import find_prefix
@@ -111,7 +111,7 @@ class Rewind:
     """The model of the session is not to read a note."""
 
 
-def made_after(connection: Connection, session_pk: int, seq: int) -> sa.ColumnElement[bool]:
+def match_calls_after(connection: Connection, session_pk: int, seq: int) -> sa.ColumnElement[bool]:
     """Build the condition for the calls behind row ``seq`` of a transcript, also where its beginning is read from
     elsewhere, and for the calls of all runs that were delegated there, and of what these caused."""
     here = (runs.c.session_pk == session_pk) & (tool_calls.c.result_seq > seq)
@@ -134,17 +134,17 @@ def made_after(connection: Connection, session_pk: int, seq: int) -> sa.ColumnEl
     made, prefix = sa.or_(here, runs.c.pk.in_(sa.select(below.c.pk))), find_prefix(connection, session_pk)
     if prefix is None:
         return made
-    return sa.or_(made, made_after(connection, prefix.session_pk, min(seq, prefix.rows)))
+    return sa.or_(made, match_calls_after(connection, prefix.session_pk, min(seq, prefix.rows)))
 
 
-def made_by(run_id: str) -> sa.ColumnElement[bool]:
-    """Condition for the calls of a run and of all that it caused."""
+def match_calls_of(run_id: str) -> sa.ColumnElement[bool]:
+    """Build the condition for the calls of a run and of all that it caused."""
     pk = sa.select(runs.c.pk).where(runs.c.run_id == run_id).scalar_subquery()
     return sa.or_(runs.c.pk == pk, runs.c.root_pk == pk)
 
 
-def settled_since(at: float) -> sa.ColumnElement[bool]:
-    """Condition for the calls that were settled since ``at`` (epoch seconds), or are not settled."""
+def match_calls_settled_since(at: float) -> sa.ColumnElement[bool]:
+    """Build the condition for the calls that were settled since ``at`` (epoch seconds), or are not settled."""
     return sa.or_(tool_calls.c.settled_at.is_(None), tool_calls.c.settled_at >= at)
 
 
@@ -172,7 +172,7 @@ def _add_calls(connection: Connection, part: RewoundPart, rewind: Rewind) -> Rew
     effective = MADE_CALLS.where(tool_calls.c.replay != Replay.PURE.value, rewind.calls)
     found = fetch_rows(connection.execute(effective), MadeCallRow)
     calls = _add_inner_calls(found, load_recorded_calls(connection, found))
-    effects = effects_after(-1, (call for call in calls if call.tool not in rewind.besides))
+    effects = select_effects_after(-1, (call for call in calls if call.tool not in rewind.besides))
     fresh, once = {call.key for call in effects}, {call.tool for call in effects if call.replay is Replay.ONCE}
     kept = (call for call in part.calls if call.key not in fresh)
     asks_too = rewind.asks_too if once or part.once_tools else frozenset()
@@ -201,7 +201,7 @@ def record_restore(connection: Connection) -> None:
     for session_pk, body in connection.execute(known).all():
         part = RewoundPart.from_document(json.loads(body))
         _write(connection, session_pk, replace(part, unknown_until=newest, is_told=False))
-    body = canonical_json(RewoundPart(unknown_until=newest).to_document())
+    body = dump_canonical_json(RewoundPart(unknown_until=newest).to_document())
     others = sa.select(
         sessions.c.pk,
         sa.literal(REWOUND_KEY, session_documents.c.key.type),
@@ -261,7 +261,7 @@ def take_note(connection: Connection, session_pk: int, seq: int, run_pk: int = 0
 
 
 def _write(connection: Connection, session_pk: int, part: RewoundPart) -> None:
-    values = {"session_pk": session_pk, "key": REWOUND_KEY, "body": canonical_json(part.to_document())}
+    values = {"session_pk": session_pk, "key": REWOUND_KEY, "body": dump_canonical_json(part.to_document())}
     here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == REWOUND_KEY)
     if connection.execute(sa.update(session_documents).where(here).values(body=values["body"])).rowcount == 0:
         connection.execute(build_insert_ignoring(connection, session_documents), values)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import Amounts, usd_of
+from hermes_worker.core.budget import Amounts, to_usd
 from hermes_worker.core.effects import CallHook, Collect, Effect, FetchFile, GatherArtifacts, SendDelivery
 from hermes_worker.core.inner_calls import SCRIPT_RUNNERS, InnerCall
 from hermes_worker.core.inner_calls import parse_calls as read_inner
@@ -124,7 +124,7 @@ class RunRecord:
             replies=self.replies,
             output_tokens=self.output_tokens,
             tokens=self.used.tokens,
-            usd=usd_of(self.used.nano_usd),
+            usd=to_usd(self.used.nano_usd),
             cost_status=self.cost_status,
         )
 

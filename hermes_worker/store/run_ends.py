@@ -94,8 +94,7 @@ _ENDS = (
 
 def list_uncounted_ends(database: Database) -> list[RunEnd]:
     """Read the oldest runs that are over and that ``statistics`` has not counted. Raises ``UnavailableError``."""
-    with database.read() as connection:
-        return [RunEnd(*row) for row in connection.execute(_ENDS.where(RUN_IS_UNCOUNTED).limit(_MOST))]
+    return [RunEnd(*row) for row in database.select(_ENDS.where(RUN_IS_UNCOUNTED).limit(_MOST))]
 
 
 def load_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
@@ -105,11 +104,10 @@ def load_ends(connection: Connection, pks: Sequence[int]) -> list[RunEnd]:
 
 def load_chain(database: Database, run_id: str) -> RunChain:
     """Load what a run belongs to. Raises ``UnavailableError``."""
-    with database.read() as connection:
-        found = connection.execute(
-            sa.select(sa.func.coalesce(_root.c.run_id, runs.c.run_id), sessions.c.session_id)
-            .join(sessions, sessions.c.pk == runs.c.session_pk)
-            .outerjoin(_root, _root.c.pk == runs.c.root_pk)
-            .where(runs.c.run_id == run_id)
-        ).one_or_none()
+    found = database.select(
+        sa.select(sa.func.coalesce(_root.c.run_id, runs.c.run_id), sessions.c.session_id)
+        .join(sessions, sessions.c.pk == runs.c.session_pk)
+        .outerjoin(_root, _root.c.pk == runs.c.root_pk)
+        .where(runs.c.run_id == run_id)
+    ).one_or_none()
     return RunChain(run_id, None) if found is None else RunChain(*found)

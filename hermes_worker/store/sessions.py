@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,21 +17,22 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.forks import FORK_KEY
-from hermes_worker.core.messages import Role, canonical_json
+from hermes_worker.core.messages import Role, dump_canonical_json
 from hermes_worker.core.pricing import CostStatus
-from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.questions import APPROVED_KEY
-from hermes_worker.core.sources import SessionLabel, parse_source_kind
+from hermes_worker.core.short_ids import PREFIXES, AmbiguousId
+from hermes_worker.core.sources import SessionLabel, is_session_id, parse_source_kind
 from hermes_worker.core.titles import hash_title, number_title
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
-from hermes_worker.store.engine.sealing import coalesce_texts, text_prefix
-from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.engine.sealing import coalesce_texts, select_text_prefix
+from hermes_worker.store.owners import SourceRows, is_of_tenant
 from hermes_worker.store.prefixes import copy_rows, is_in_transcript, load_system_prompt
-from hermes_worker.store.rewinds import Rewind, made_after, record_rewind, take_note
+from hermes_worker.store.rewinds import Rewind, match_calls_after, record_rewind, take_note
 from hermes_worker.store.rows import build_insert_ignoring, insert_messages, store_blob
 from hermes_worker.store.runs.runs import (
+    SESSION_LABEL,
     NewRun,
     SessionActive,
     SessionNotFound,
@@ -41,15 +42,18 @@ from hermes_worker.store.runs.runs import (
     insert_history,
     require_not_erased,
     session_is,
+    to_label,
 )
 from hermes_worker.store.search.finding import IS_OF_CHILD
 from hermes_worker.store.search.index_queue import is_searchable, mark_due
 from hermes_worker.store.search.reading import find_family, list_newest_titles
+from hermes_worker.store.short_ids import begins_with
 from hermes_worker.store.tables import blobs, messages, runs, session_documents, sessions, tool_calls
 
 PAGE_MAX = 200
 _TITLES_TRIED = 100
 """Numbers that are tried for the title of a fork; it gets none when all are taken."""
+_CANDIDATES_MAX = 5
 _PREVIEW_CHARS = 60
 _READ_FOR_PREVIEW = 400
 CONVERSATION_KEY = "openai.conversation"
@@ -87,11 +91,20 @@ class SessionTotals:
     tool_calls: int = 0
 
 
+class SessionPlace(NamedTuple):
+    """The place of a session in lists."""
+
+    active_at: float
+    """When it was opened, or its last turn began or ended, in epoch seconds."""
+    pk: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionView:
     """A session. Times are epoch seconds."""
 
     label: SessionLabel
+    place: SessionPlace
     source: str | None
     """The kind of source that opened it; ``None`` when its first run was deleted."""
     title: str | None
@@ -129,11 +142,13 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
-    """A query for a page of sessions, newest first."""
+    """A query for a page of sessions, the one with the newest activity first."""
 
     limit: int = 50
+    below: SessionPlace | None = None
+    """The place of the session that ended the page before, as it was then."""
     before: str | None = None
-    """The session that ended the page before; its place is stable, whatever is opened meanwhile."""
+    """The session that ended the page before; a turn of it since then moves its place."""
     offset: int = 0
     source: str | None = None
     """A kind of source."""
@@ -178,6 +193,24 @@ class _SessionFacts(NamedTuple):
     message_seq: int
     created_at: float
     active_run_pk: int | None
+    active_at: float
+
+    @property
+    def place(self) -> SessionPlace:
+        return SessionPlace(active_at=self.active_at, pk=self.pk)
+
+
+class _MeantSession(NamedTuple):
+    """A session that a reference may mean."""
+
+    session_id: str
+    session_source: str | None
+    session_name: str | None
+    title: str | None
+
+    def describe(self, source: str) -> str:
+        known_as = to_label(self).choose_reference(source)
+        return f"{known_as} ({self.title!r})" if self.title else known_as
 
 
 class _SessionSum(NamedTuple):
@@ -231,7 +264,7 @@ _body = coalesce_texts(messages.c.body, blobs.c.body)
 _STORED = messages.outerjoin(blobs, blobs.c.hash == messages.c.blob_hash)
 _ROWS = sa.select(messages.c.seq, messages.c.role, _body.label("body"), messages.c.created_at).select_from(_STORED)
 _beginning = (
-    sa.select(text_prefix(_body, _READ_FOR_PREVIEW))
+    sa.select(select_text_prefix(_body, _READ_FOR_PREVIEW))
     .select_from(_STORED)
     .where(messages.c.session_pk == sessions.c.pk, messages.c.role == Role.USER.value)
     .order_by(messages.c.seq)
@@ -241,37 +274,40 @@ _beginning = (
 )
 
 
-class Sessions:
+class Sessions(SourceRows):
     """The sessions of one tenant, as callers from one source mean them. Thread-safe."""
-
-    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT, source: str = "api") -> None:
-        self._database = database
-        self._tenant = tenant
-        self._source = source
 
     def list_page(self, wanted: SessionPage) -> list[SessionView]:
         """List a page of sessions. Raises ``SessionNotFound`` for an unknown ``before``."""
-        statement = self._select_sessions().order_by(sessions.c.pk.desc()).limit(wanted.limit).offset(wanted.offset)
+        order = sessions.c.active_at.desc(), sessions.c.pk.desc()
+        statement = self._select_sessions().order_by(*order).limit(wanted.limit).offset(wanted.offset)
         if wanted.source is not None:
             statement = statement.where(_is_from(wanted.source))
         put_away = sessions.c.archived_at
         statement = statement.where(put_away.is_not(None) if wanted.is_archived else put_away.is_(None))
         if not wanted.has_children:
             statement = statement.where(sa.not_(IS_OF_CHILD))
-        with self._database.read() as connection:
+        with self.database.read() as connection:
+            below = wanted.below
             if wanted.before is not None:
-                statement = statement.where(sessions.c.pk < self._load_row(connection, wanted.before).pk)
+                below = self._load_row(connection, wanted.before).place
+            if below is not None:
+                # Both conditions: a database goes down the index by the first and leaves out equal times by the second.
+                statement = statement.where(
+                    sessions.c.active_at <= below.active_at,
+                    sa.or_(sessions.c.active_at < below.active_at, sessions.c.pk < below.pk),
+                )
             return _load_views(connection, fetch_rows(connection.execute(statement), _SessionFacts))
 
     def get(self, reference: str) -> SessionView:
         """Load a session. Raises ``SessionNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _load_views(connection, [self._load_row(connection, reference)])[0]
 
     def list_family(self, reference: str) -> list[SessionView]:
         """List the session, those from which it was forked, and the forks of all of them, oldest first. Raises
         ``SessionNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             wanted = self._select_sessions().where(
                 sessions.c.pk.in_(find_family(connection, self._load_row(connection, reference).pk))
             )
@@ -281,16 +317,52 @@ class Sessions:
 
     def find_by_title(self, title: str, *, limit: int = 1) -> list[SessionView]:
         """Find sessions with this title, or forks that are named after it (``title #2``), newest first."""
-        numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
-        with self._database.read() as connection:
-            titles = list_newest_titles(connection, is_of_tenant(self._tenant, sessions), sa.not_(IS_OF_CHILD))
-            pks = [pk for pk, its in titles if numbered.fullmatch(its)][:limit]
+        with self.database.read() as connection:
+            pks = [pk for pk, _ in self._list_titled(connection, title)[:limit]]
             wanted = self._select_sessions().where(sessions.c.pk.in_(pks)).order_by(sessions.c.pk.desc())
             return _load_views(connection, fetch_rows(connection.execute(wanted), _SessionFacts) if pks else [])
 
+    def complete_reference(self, written: str) -> str:
+        """Find the one session that ``written`` means, and return how callers from this source name it: an id, a name
+        that one source gave, a title, or the beginning of an id or of a name of this source. Of a title's numbered
+        forks (``title #2``) the newest is meant. Raises ``SessionNotFound``, ``AmbiguousId`` with the candidates."""
+        wanted = sa.select(*SESSION_LABEL, sessions.c.title).order_by(sessions.c.pk.desc()).limit(_CANDIDATES_MAX + 1)
+        with self.database.read() as connection:
+            for means in self._iterate_meanings(connection, written):
+                found = fetch_rows(connection.execute(wanted.where(means)), _MeantSession)
+                if len(found) == 1:
+                    return to_label(found[0]).choose_reference(self.source)
+                if found:
+                    named = ", ".join(each.describe(self.source) for each in found[:_CANDIDATES_MAX])
+                    more = " and more" if len(found) > _CANDIDATES_MAX else ""
+                    raise AmbiguousId(f"{written!r} may mean several sessions: {named}{more}; write its id")
+        raise SessionNotFound(f"there is no session {written!r}")
+
+    def _iterate_meanings(self, connection: Connection, written: str) -> Iterator[sa.ColumnElement[bool]]:
+        """Yield a condition for each way in which ``written`` may mean sessions, the most exact one first."""
+        theirs = is_of_tenant(self.tenant, sessions)
+        yield session_is(self.tenant, self.source, written)
+        yield theirs & (sessions.c.name == written)
+        yield sessions.c.pk.in_(self._find_titled(connection, written))
+        if digits := written.lower().removeprefix(PREFIXES["run"]):
+            is_named = (sessions.c.source == self.source) & begins_with(sessions.c.name, written)
+            yield theirs & (begins_with(sessions.c.session_id, f"{PREFIXES['run']}{digits}") | is_named)
+
+    def _find_titled(self, connection: Connection, title: str) -> list[int]:
+        """Find the sessions that a title may mean."""
+        found = self._list_titled(connection, title)
+        named = [pk for pk, its in found if its == title]
+        return named if len(named) > 1 else [pk for pk, _ in found[:1]]
+
+    def _list_titled(self, connection: Connection, title: str) -> list[tuple[int, str]]:
+        """List the sessions with this title and the forks that are numbered after it, newest first."""
+        numbered = re.compile(rf"{re.escape(title)}(?: #\d{{1,9}})?")
+        titles = list_newest_titles(connection, is_of_tenant(self.tenant, sessions), sa.not_(IS_OF_CHILD))
+        return [(pk, its) for pk, its in titles if numbered.fullmatch(its)]
+
     def require(self, reference: str) -> None:
         """Require that the session exists. Raises ``SessionNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             self._load_row(connection, reference)
 
     def open(
@@ -304,18 +376,19 @@ class Sessions:
     ) -> SessionView:
         """Open the session that ``new`` would open, with its history and without a run; ``kept`` is the document of
         ``CONVERSATION_KEY``. Raises ``SessionExists``, ``TitleTaken``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             tools_hash = store_blob(connection, new.tools)
             key = self._require_free_title(connection, title)
             values = {**build_session_values(new, tools_hash), "title": title, "title_key": key, "model": model}
-            opened = self._insert_session(connection, {**values, "session_id": new.run_id or create_run_id()})
+            named = new.session_id if new.session_id is not None and is_session_id(new.session_id) else None
+            opened = self._insert_session(connection, {**values, "session_id": named or new.run_id or create_run_id()})
             fill_prompt(connection, opened.pk, new)
             if insert_history(connection, opened.pk, new.spec):
                 mark_due(connection, opened.pk)
             if origin is not None:
                 self._write_origin(connection, opened.pk, origin)
             if kept is not None:
-                document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": canonical_json(kept)}
+                document = {"session_pk": opened.pk, "key": CONVERSATION_KEY, "body": dump_canonical_json(kept)}
                 connection.execute(sa.insert(session_documents).values(**document))
             record_action(connection, Act.SESSION_OPEN, opened.session_id)
             return _load_views(connection, [self._load_by_pk(connection, opened.pk)])[0]
@@ -323,7 +396,7 @@ class Sessions:
     def _write_origin(self, connection: Connection, pk: int, origin: SessionOrigin) -> None:
         values: dict[str, Any] = {"ended_at": origin.ended_at, "end_reason": origin.end_reason}
         if origin.parent is not None:
-            its = session_is(self._tenant, self._source, origin.parent)
+            its = session_is(self.tenant, self.source, origin.parent)
             values["forked_from"] = sa.select(sessions.c.session_id).where(its).scalar_subquery()
         connection.execute(sa.update(sessions).where(sessions.c.pk == pk).values(**values))
         said = [{"at": at, "number": seq} for seq, at in enumerate(origin.moments, start=1) if at is not None]
@@ -333,7 +406,7 @@ class Sessions:
 
     def change(self, reference: str, changes: SessionChanges) -> SessionView:
         """Change a session. Raises ``SessionNotFound``, ``TitleTaken``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return self.write_change(connection, reference, changes)
 
     def write_change(self, connection: Connection, reference: str, changes: SessionChanges) -> SessionView:
@@ -365,7 +438,7 @@ class Sessions:
 
     def list_messages(self, reference: str, *, after: int = 0, limit: int = 1_000) -> list[MessageView]:
         """List rows numbered above ``after``, in order. Raises ``SessionNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             of_session = is_in_transcript(connection, self._load_row(connection, reference).pk)
             page = _ROWS.where(of_session, messages.c.seq > after).order_by(messages.c.seq).limit(limit)
             rows = fetch_rows(connection.execute(page), _MessageFacts)
@@ -389,16 +462,24 @@ class Sessions:
             )
         return found
 
-    def fork(self, reference: str, *, name: str, title: str | None = None, last: int | None = None) -> SessionView:
-        """Open a session called ``name`` that begins with a copy of another session's transcript up to row ``last``;
-        ``None`` for all of it that is settled, 0 for nothing of it. Its prompts begin with the same bytes (I7), and it
-        works in the same workspace. Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``, ``InvalidFork``
-        and, where a run is at work and nothing before it can be copied, ``SessionActive``."""
-        with self._database.write() as connection:
+    def fork(
+        self, reference: str, *, name: str | None = None, title: str | None = None, last: int | None = None
+    ) -> SessionView:
+        """Open a session called ``name``, or by its id, that begins with a copy of another session's transcript up to
+        row ``last``; ``None`` for all of it that is settled, 0 for nothing of it. Its prompts begin with the same bytes
+        (I7), and it works in the same workspace. Raises ``SessionNotFound``, ``SessionExists``, ``TitleTaken``,
+        ``InvalidFork`` and, where a run is at work and nothing before it can be copied, ``SessionActive``."""
+        with self.database.write() as connection:
             return self.insert_fork(connection, reference, name=name, title=title, last=last)
 
     def insert_fork(
-        self, connection: Connection, reference: str, *, name: str, title: str | None = None, last: int | None = None
+        self,
+        connection: Connection,
+        reference: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        last: int | None = None,
     ) -> SessionView:
         """Fork a session in the caller's transaction; otherwise like ``fork``."""
         source = self._load_row(connection, reference, is_locked=True)
@@ -408,11 +489,12 @@ class Sessions:
         kept = (sessions.c.system_prompt, sessions.c.context_at, sessions.c.tools_hash, sessions.c.workspace)
         prompt, context_at, tools_hash, workspace = connection.execute(sa.select(*kept).where(this)).one()
         called = title or self._find_next_title(connection, source)
+        session_id = create_run_id()
         values = {
-            "session_id": create_run_id(),
-            "tenant": self._tenant,
-            "source": self._source,
-            "name": name,
+            "session_id": session_id,
+            "tenant": self.tenant,
+            "source": self.source,
+            "name": name or session_id,
             "system_prompt": prompt or load_system_prompt(connection, source.pk),
             "context_at": context_at,
             "tools_hash": tools_hash,
@@ -425,7 +507,7 @@ class Sessions:
         }
         opened = self._insert_session(connection, values)
         _copy_rows(connection, source.pk, opened.pk, cut)
-        record_rewind(connection, opened.pk, Rewind(calls=made_after(connection, source.pk, cut)))
+        record_rewind(connection, opened.pk, Rewind(calls=match_calls_after(connection, source.pk, cut)))
         if cut == 0 and (note := take_note(connection, opened.pk, 1)):
             insert_messages(connection, opened.pk, 0, note)
             connection.execute(sa.update(sessions).where(sessions.c.pk == opened.pk).values(message_seq=1))
@@ -438,18 +520,18 @@ class Sessions:
     def detach_forks(self, reference: str) -> None:
         """Make the forks of this session independent, so that they are not deleted when it is erased. Raises
         ``SessionNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             source = self._load_row(connection, reference)
-            its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.forked_from == source.session_id)
+            its = sa.and_(sessions.c.tenant == self.tenant, sessions.c.forked_from == source.session_id)
             connection.execute(sa.update(sessions).where(its).values(forked_from=sessions.c.session_id))
 
     def _require_free_title(self, connection: Connection, title: str | None, *, besides: int = 0) -> str | None:
         """Return the unique key of a title; ``None`` without a title, and while texts are encrypted. Raises
         ``TitleTaken``."""
-        if title is None or not is_searchable(self._database):
+        if title is None or not is_searchable(self.database):
             return None
         key = hash_title(title)
-        this = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key == key, sessions.c.pk != besides)
+        this = sa.and_(sessions.c.tenant == self.tenant, sessions.c.title_key == key, sessions.c.pk != besides)
         owner = connection.execute(sa.select(sessions.c.session_id).where(this)).scalar()
         if owner is not None:
             raise TitleTaken(f"the session {owner!r} is called {title!r}")
@@ -462,7 +544,7 @@ class Sessions:
             return None
         base = re.sub(r" #\d{1,9}$", "", source.title)
         forks = sa.select(sessions.c.title).where(
-            sessions.c.tenant == self._tenant,
+            sessions.c.tenant == self.tenant,
             sessions.c.forked_from == source.session_id,
             sessions.c.title.is_not(None),
         )
@@ -473,15 +555,15 @@ class Sessions:
         titles = {
             hash_title(title): title for title in (number_title(base, n) for n in range(first, first + _TITLES_TRIED))
         }
-        its = sa.and_(sessions.c.tenant == self._tenant, sessions.c.title_key.in_(titles))
+        its = sa.and_(sessions.c.tenant == self.tenant, sessions.c.title_key.in_(titles))
         taken = set(connection.execute(sa.select(sessions.c.title_key).where(its)).scalars())
         return next((title for key, title in titles.items() if key not in taken), None)
 
     def _select_sessions(self) -> sa.Select[Any]:
-        return sa.select(*select_columns(sessions, _SessionFacts)).where(is_of_tenant(self._tenant, sessions))
+        return sa.select(*select_columns(sessions, _SessionFacts)).where(is_of_tenant(self.tenant, sessions))
 
     def _load_row(self, connection: Connection, reference: str, *, is_locked: bool = False) -> _SessionFacts:
-        wanted = self._select_sessions().where(session_is(self._tenant, self._source, reference))
+        wanted = self._select_sessions().where(session_is(self.tenant, self.source, reference))
         found = connection.execute(wanted.with_for_update() if is_locked else wanted)
         row = fetch_row(found, _SessionFacts)
         if row is None:
@@ -492,7 +574,7 @@ class Sessions:
         return fetch_one(connection.execute(self._select_sessions().where(sessions.c.pk == pk)), _SessionFacts)
 
     def _insert_session(self, connection: Connection, values: Mapping[str, Any]) -> _SessionFacts:
-        inserted = build_insert_ignoring(connection, sessions).values(**values, created_at=db_now())
+        inserted = build_insert_ignoring(connection, sessions).values(**values, created_at=db_now(), active_at=db_now())
         pk = connection.execute(inserted.returning(sessions.c.pk)).scalar()
         if pk is None:
             self._require_free_title(connection, values["title"])  # another session may have taken it at this moment
@@ -513,8 +595,7 @@ def list_turn_messages(database: Database, run_id: str) -> list[dict[str, Any]]:
     its = _ROWS.join(runs, runs.c.pk == messages.c.run_pk).where(
         runs.c.run_id == run_id, messages.c.session_pk == runs.c.session_pk
     )
-    with database.read() as connection:
-        rows = fetch_rows(connection.execute(its.order_by(messages.c.seq)), _MessageFacts)
+    rows = fetch_rows(database.select(its.order_by(messages.c.seq)), _MessageFacts)
     return [json.loads(row.body) for row in rows]
 
 
@@ -560,7 +641,7 @@ def _load_related(connection: Connection, rows: Sequence[_SessionFacts]) -> _Rel
 
 
 def _select_sums(pks: Sequence[int]) -> sa.Select[Any]:
-    def total(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
+    def sum_column(column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[Any]:
         return sa.cast(sa.func.sum(column), sa.BigInteger()).label(name)
 
     return (
@@ -568,14 +649,14 @@ def _select_sums(pks: Sequence[int]) -> sa.Select[Any]:
             runs.c.session_pk,
             sa.func.min(runs.c.pk).label("first"),
             sa.func.max(runs.c.pk).label("last"),
-            total(runs.c.input_tokens, "input"),
-            total(runs.c.output_tokens, "output"),
-            total(runs.c.cache_read_tokens, "cache_read"),
-            total(runs.c.cache_write_tokens, "cache_write"),
-            total(runs.c.reasoning_tokens, "reasoning"),
-            total(runs.c.cost_nano_usd, "nano_usd"),
-            total(sa.case((runs.c.cost_status == CostStatus.UNKNOWN.value, 1), else_=0), "unpriced_runs"),
-            total(runs.c.iteration, "iterations"),
+            sum_column(runs.c.input_tokens, "input"),
+            sum_column(runs.c.output_tokens, "output"),
+            sum_column(runs.c.cache_read_tokens, "cache_read"),
+            sum_column(runs.c.cache_write_tokens, "cache_write"),
+            sum_column(runs.c.reasoning_tokens, "reasoning"),
+            sum_column(runs.c.cost_nano_usd, "nano_usd"),
+            sum_column(sa.case((runs.c.cost_status == CostStatus.UNKNOWN.value, 1), else_=0), "unpriced_runs"),
+            sum_column(runs.c.iteration, "iterations"),
             sa.func.max(runs.c.updated_at).label("last_active"),
             sa.func.max(runs.c.created_at).label("last_created"),
         )
@@ -606,6 +687,7 @@ def _to_view(row: _SessionFacts, around: _RelatedFacts) -> SessionView:
     has_ended = row.ended_at is not None and (sums is None or sums.last_created <= row.ended_at)
     return SessionView(
         label=SessionLabel(id=row.session_id, source=row.source, name=row.name),
+        place=row.place,
         source=parse_source_kind(source) if source else None,
         title=row.title,
         model=row.model or (last.model if last else None),

@@ -25,7 +25,7 @@ def complete_id(
     digits = written.strip().removeprefix(prefix).lower()
     if not digits or not all(character in "0123456789abcdef" for character in digits):
         return written
-    begins = sa.func.substr(column, 1, len(prefix) + len(digits)) == f"{prefix}{digits}"
+    begins = begins_with(column, f"{prefix}{digits}")
     conditions = (begins,) if where is None else (begins, where)
     statement = sa.select(column).where(*conditions).order_by(column).limit(_NAMED_MAX + 1)
     found = [str(candidate) for candidate in connection.execute(statement).scalars()]
@@ -35,3 +35,8 @@ def complete_id(
             f"{written!r} is the beginning of several ids: {', '.join(found[:_NAMED_MAX])}{more}; write more of it"
         )
     return found[0] if found else written
+
+
+def begins_with(column: sa.Column[str] | sa.Column[str | None], text: str) -> sa.ColumnElement[bool]:
+    """Build the condition that a text begins with another, letter by letter on every database."""
+    return sa.func.substr(column, 1, len(text)) == text

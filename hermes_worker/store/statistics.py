@@ -108,8 +108,7 @@ def count_ended_rows(database: Database, *, only: Sequence[int] | None = None) -
     """Add the rows that are over to ``statistics``, log the ends of the runs among them, and return the number of rows.
     Each is counted once, however many processes do this at once. With ``only``, only runs with these row ids are
     counted. Costs one look into three empty indexes when there are none. Raises ``UnavailableError``."""
-    with database.read() as connection:
-        are_there = connection.execute(_ARE_THERE).one()
+    are_there = database.select(_ARE_THERE).one()
     counted = 0
     for table, is_there in zip(_COUNTED_TABLES, are_there, strict=True):
         if is_there and table[0] is runs and only is not None:
@@ -190,9 +189,8 @@ def build_model_amounts(model: str, usage: Usage, cost: Cost) -> Totals:
 
 def _merge_rows(database: Database) -> None:
     """Replace the rows by their sums when there are many. Rows that are added meanwhile stay."""
-    with database.read() as connection:
-        if connection.execute(sa.select(sa.func.count()).select_from(statistics)).scalar_one() <= _ROWS_MAX:
-            return
+    if database.select(sa.select(sa.func.count()).select_from(statistics)).scalar_one() <= _ROWS_MAX:
+        return
     with database.write() as connection:
         gone = connection.execute(
             sa.delete(statistics).returning(statistics.c.measure, statistics.c.labels, statistics.c.amount)

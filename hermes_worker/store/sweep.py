@@ -48,7 +48,7 @@ from hermes_worker.core.step import apply_event, compute_retry_delay_s
 from hermes_worker.observe import log
 from hermes_worker.store.artifacts.gatherings import resend_gatherings, take_back_gatherings
 from hermes_worker.store.clock import ClockWatch, LastSweep
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, db_now, select_db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared
 from hermes_worker.store.engine.sealing import KeyMissing
 from hermes_worker.store.hooks.pending_calls import PRUNE_HOOK_CALLS, resend_hook_calls, take_back_hook_calls
@@ -220,7 +220,7 @@ class Sweeper:
 
     def prune(self) -> None:
         """Delete rows that are not needed any more and have no retention rule: used answers, workers long gone, and
-        what deleted rows left in SQLite's log. Idempotent. Rows with rules are deleted by ``store.retention``."""
+        what deleted rows left in SQLite's log. Idempotent. Rows with rules are deleted by ``features.retention``."""
         with self._database.write() as connection:
             for statement in _PRUNE:
                 statement.run(connection, {})
@@ -522,7 +522,7 @@ _EXPIRE_WORKERS = Prepared(
 
 
 def _has_suspects(table: sa.Table) -> sa.ColumnElement[bool]:
-    return sa.exists().where(table.c.hinted_at < db_now_once(), table.c.deaths.is_not(None))
+    return sa.exists().where(table.c.hinted_at < select_db_now(), table.c.deaths.is_not(None))
 
 
 _suspects = sa.select(sa.or_(*map(_has_suspects, (runs, tool_calls, deliveries))).label("are_due")).subquery()
@@ -560,7 +560,7 @@ _PRUNE = (
 
 _resuming = (
     sa.select(runs.c.pk, sa.literal(0).label("is_put_off"))
-    .where(runs.c.resume_at < db_now_once(), runs.c.state_version <= STATE_VERSION)
+    .where(runs.c.resume_at < select_db_now(), runs.c.state_version <= STATE_VERSION)
     .order_by(runs.c.resume_at)
     .limit(_BATCH)
     .subquery()
@@ -570,7 +570,7 @@ _beginning = (
     .join(sessions, sessions.c.pk == runs.c.session_pk)
     .where(
         sa.text(f"runs.{PUT_OFF}".replace(" and ", " and runs.")),
-        runs.c.not_before <= db_now_once(),
+        runs.c.not_before <= select_db_now(),
         sa.func.coalesce(runs.c.place, FleetPlace.WAITS.value) == FleetPlace.WAITS.value,
         sessions.c.active_run_pk.is_(None),
         sa.func.coalesce(runs.c.place, FleetPlace.WAITS.value) == FleetPlace.WAITS.value,
@@ -674,9 +674,9 @@ def _increment(hints: sa.Column[int]) -> sa.ColumnElement[int]:
 
 def _has_lost_its_hint(table: sa.Table, *, is_suspect: bool) -> tuple[sa.ColumnElement[bool], ...]:
     return (
-        table.c.hinted_at < db_now_once() - sa.bindparam("grace", type_=sa.Double()),
+        table.c.hinted_at < select_db_now() - sa.bindparam("grace", type_=sa.Double()),
         table.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-        table.c.hinted_at < db_now_once() - _build_wait_s(table.c.hints),
+        table.c.hinted_at < select_db_now() - _build_wait_s(table.c.hints),
         table.c.deaths.is_not(None) if is_suspect else table.c.deaths.is_(None),
     )
 

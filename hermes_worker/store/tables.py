@@ -41,7 +41,7 @@ OF_OTHERS = "tenant <> 'default'"
 """Condition for rows of all tenants but the default one, whose rows need no index to be found."""
 
 
-def _partial(name: str, *columns: str | sa.Column[object], where: str) -> sa.Index:
+def _build_partial_index(name: str, *columns: str | sa.Column[object], where: str) -> sa.Index:
     return sa.Index(name, *columns, postgresql_where=sa.text(where), sqlite_where=sa.text(where))
 
 
@@ -76,6 +76,7 @@ workers = sa.Table(
     sa.Column("slots", sa.Integer()),
     sa.Column("draining_at", Seconds),
     sa.Column("sandbox", sa.String(20)),
+    sa.Column("sends_with", sa.Text()),
     sa.CheckConstraint("state in ('alive', 'stopped', 'dead', 'crashed')", name="state"),
     postgresql_with={"fillfactor": "50", "autovacuum_vacuum_threshold": "100"},
 )
@@ -84,7 +85,8 @@ and is live while the owner's row is. One statement on one row renews them all, 
 is not alive any more left in order (``stopped``), fell silent (``dead``) or was seen to end by itself (``crashed``).
 ``version`` is the version of its code, with the revision that it is written for: ``0.1.0/0103``. ``slots`` is how many
 model calls it makes at once, for a process that makes any. ``draining_at`` is when it began to drain, or was asked to;
-``sandbox`` is the kind of sandbox of its commands, once it has run one."""
+``sandbox`` is the kind of sandbox of its commands, once it has run one. ``sends_with``
+names the variables that a process which delivers has for it, divided by spaces."""
 
 schema_revisions = sa.Table(
     "schema_revisions",
@@ -119,11 +121,12 @@ sessions = sa.Table(
     sa.Column("archived_at", Seconds),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("erasure_pk", BigId),
+    sa.Column("active_at", Seconds, nullable=False, server_default="0"),
     sa.UniqueConstraint("tenant", "source", "name"),
     sa.CheckConstraint("(source is null) = (name is null)", name="named_by_somebody"),
     sa.Index("ix_sessions_tools_hash", "tools_hash"),
-    _partial("ix_sessions_tenant", "tenant", "pk", where=OF_OTHERS),
-    _partial("ix_sessions_forked_from", "tenant", "forked_from", where="forked_from is not null"),
+    _build_partial_index("ix_sessions_tenant", "tenant", "pk", where=OF_OTHERS),
+    _build_partial_index("ix_sessions_forked_from", "tenant", "forked_from", where="forked_from is not null"),
     sa.Index(
         "ix_sessions_title_key",
         "tenant",
@@ -132,7 +135,8 @@ sessions = sa.Table(
         postgresql_where=sa.text("title_key is not null"),
         sqlite_where=sa.text("title_key is not null"),
     ),
-    _partial("ix_sessions_erasure", "erasure_pk", where="erasure_pk is not null"),
+    _build_partial_index("ix_sessions_erasure", "erasure_pk", where="erasure_pk is not null"),
+    sa.Index("ix_sessions_activity", "tenant", "active_at", "pk"),
     postgresql_with={"fillfactor": "85", **_OFTEN_UPDATED},
 )
 """A conversation. ``active_run_pk`` is the one run that may take a turn (invariant I10); the others wait in order.
@@ -148,7 +152,8 @@ is how the session begins, and everywhere while texts are encrypted. ``archived_
 ``model`` is what its dialect asks for its turns. ``forked_from`` is the id of the session whose beginning it took over
 as rows of its own; its own id, once that one was deleted and it stayed. ``ended_at`` is a remark of its owner's: it
 holds until the next run, and closes nothing. ``erasure_pk``: nothing begins in it any more, because it is being
-erased."""
+erased. ``active_at`` is when it was opened, or its last turn began or ended; 0 where nothing happened
+since a version that did not note it."""
 session_documents = sa.Table(
     "session_documents",
     metadata,
@@ -269,7 +274,7 @@ runs = sa.Table(
         postgresql_where=sa.text("parent_pk is not null"),
         sqlite_where=sa.text("parent_pk is not null"),
     ),
-    _partial(
+    _build_partial_index(
         "ix_runs_open_children",
         "parent_pk",
         "parent_iteration",
@@ -277,38 +282,40 @@ runs = sa.Table(
         "pk",
         where=f"parent_pk is not null and status not in {_TERMINAL}",
     ),
-    _partial(
+    _build_partial_index(
         "ix_runs_begun_children",
         "parent_pk",
         where=f"parent_pk is not null and message_seq > 0 and status not in {_TERMINAL}",
     ),
-    _partial(
+    _build_partial_index(
         "ix_runs_waiting_children",
         "parent_pk",
         "pk",
         where="parent_pk is not null and status = 'queued' and hinted_at is null",
     ),
-    _partial("ix_runs_tenant", "tenant", "pk", where=OF_OTHERS),
-    _partial("ix_runs_tree", "root_pk", where="root_pk is not null"),
-    _partial("ix_runs_caused", "cause_pk", "pk", where="cause_pk is not null"),
-    _partial("ix_runs_halting", "pk", where="halt = 'stopping'"),
-    _partial("ix_runs_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_runs_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
-    _partial("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
-    _partial("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
-    _partial("ix_runs_resume", "resume_at", where="resume_at is not null"),
-    _partial("ix_runs_later", "not_before", where=PUT_OFF),
-    _partial("ix_runs_retries", "retry_of_pk", where="retry_of_pk is not null"),
-    _partial("ix_runs_idle_limit", "pk", where="idle_s_max is not null and status = 'running'"),
-    _partial("ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"),
-    _partial("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
-    _partial("ix_runs_ended", "tenant", "finished_at", "pk", where="finished_at is not null"),
-    _partial("ix_runs_held", "tenant", "place_rank", "pk", where="place = 0"),
-    _partial("ix_runs_placed", "tenant", "status", where="place = 2"),
-    _partial("ix_runs_left", "pk", where="place = 4"),
-    _partial("ix_runs_parts", "tenant", where="place = 3"),
-    _partial("ix_runs_permits", "tenant", where="permit is not null"),
-    _partial("ix_runs_skills_hash", "skills_hash", where="skills_hash is not null"),
+    _build_partial_index("ix_runs_tenant", "tenant", "pk", where=OF_OTHERS),
+    _build_partial_index("ix_runs_tree", "root_pk", where="root_pk is not null"),
+    _build_partial_index("ix_runs_caused", "cause_pk", "pk", where="cause_pk is not null"),
+    _build_partial_index("ix_runs_halting", "pk", where="halt = 'stopping'"),
+    _build_partial_index("ix_runs_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_runs_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
+    _build_partial_index("ix_runs_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_runs_open", "session_pk", "pk", where=f"status not in {_TERMINAL}"),
+    _build_partial_index("ix_runs_resume", "resume_at", where="resume_at is not null"),
+    _build_partial_index("ix_runs_later", "not_before", where=PUT_OFF),
+    _build_partial_index("ix_runs_retries", "retry_of_pk", where="retry_of_pk is not null"),
+    _build_partial_index("ix_runs_idle_limit", "pk", where="idle_s_max is not null and status = 'running'"),
+    _build_partial_index(
+        "ix_runs_deadline", "deadline_at", where=f"deadline_at is not null and status not in {_TERMINAL}"
+    ),
+    _build_partial_index("ix_runs_uncounted", "pk", where="exit_reason is not null and is_counted = 0"),
+    _build_partial_index("ix_runs_ended", "tenant", "finished_at", "pk", where="finished_at is not null"),
+    _build_partial_index("ix_runs_held", "tenant", "place_rank", "pk", where="place = 0"),
+    _build_partial_index("ix_runs_placed", "tenant", "status", where="place = 2"),
+    _build_partial_index("ix_runs_left", "pk", where="place = 4"),
+    _build_partial_index("ix_runs_parts", "tenant", where="place = 3"),
+    _build_partial_index("ix_runs_permits", "tenant", where="permit is not null"),
+    _build_partial_index("ix_runs_skills_hash", "skills_hash", where="skills_hash is not null"),
     sa.Index("ix_runs_session_pk", "session_pk", "pk"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
@@ -358,7 +365,7 @@ budgets = sa.Table(
         name="not_negative",
     ),
     sa.CheckConstraint("iterations_spent + iterations_reserved <= iterations_max", name="never_one_more"),
-    _partial("ix_budgets_untold", "root_pk", where="level > told"),
+    _build_partial_index("ix_budgets_untold", "root_pk", where="level > told"),
     postgresql_with={"fillfactor": "70", **_OFTEN_UPDATED},
 )
 """What a chain of runs has used: a run, its children, and all runs that their answers began. ``runs.has_budget`` says
@@ -431,10 +438,10 @@ tool_calls = sa.Table(
     sa.CheckConstraint("(status = 'running') = (lease_token is not null)", name="running_is_claimed"),
     sa.CheckConstraint("hinted_at is null or status = 'pending'", name="due_is_pending"),
     sa.CheckConstraint("asks is null or asks = 0 or status in ('pending', 'running')", name="asking_is_open"),
-    _partial("ix_tool_calls_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_tool_calls_asking", "hinted_at", where="hinted_at is not null and asks = 1"),
-    _partial("ix_tool_calls_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
-    _partial("ix_tool_calls_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_tool_calls_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_tool_calls_asking", "hinted_at", where="hinted_at is not null and asks = 1"),
+    _build_partial_index("ix_tool_calls_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
+    _build_partial_index("ix_tool_calls_claimed", "lease_owner", where="lease_owner is not null"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
 """The effect ledger. ``running`` is the recorded intent; the result is the message at ``result_seq`` of the session,
@@ -483,9 +490,9 @@ waits = sa.Table(
     sa.Column("answered_by", sa.String(200)),
     sa.Column("reason", SealedText("waits.reason")),
     sa.CheckConstraint("(closed_at is null) = (outcome is null)", name="outcome"),
-    _partial("ix_waits_open", "run_pk", where="closed_at is null"),
-    _partial("ix_waits_answered", "run_pk", where="closed_at is not null"),
-    _partial("ix_waits_expiry", "expires_at", where="closed_at is null and expires_at is not null"),
+    _build_partial_index("ix_waits_open", "run_pk", where="closed_at is null"),
+    _build_partial_index("ix_waits_answered", "run_pk", where="closed_at is not null"),
+    _build_partial_index("ix_waits_expiry", "expires_at", where="closed_at is null and expires_at is not null"),
     sa.Index("ix_waits_run_pk", "run_pk"),
 )
 """Questions to people: one row per call that waited for an approval or an answer. Open until it is answered, expires or
@@ -508,7 +515,7 @@ steers = sa.Table(
     sa.Column("text", SealedText("steers.text"), nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("message_seq", sa.Integer()),
-    _partial("ix_steers_pending", "run_pk", "pk", where="message_seq is null"),
+    _build_partial_index("ix_steers_pending", "run_pk", "pk", where="message_seq is null"),
     sa.Index("ix_steers_run_pk", "run_pk"),
 )
 """The user's messages to a run at work. ``message_seq`` is the tool result to which one was appended; ``runs.steers``
@@ -520,7 +527,7 @@ blobs = sa.Table(
     sa.Column("hash", sa.String(64), primary_key=True),
     sa.Column("body", SealedText("blobs.body"), nullable=False),
     sa.Column("released_at", Seconds),
-    _partial("ix_blobs_released", "released_at", where="released_at is not null"),
+    _build_partial_index("ix_blobs_released", "released_at", where="released_at is not null"),
 )
 """Large texts, stored once under their SHA-256. ``released_at``: a row that referred to it was deleted then, and it may
 be that no other does. Storing the same text again clears that, so it is not deleted while it is in use."""
@@ -547,8 +554,8 @@ artifact_gatherings = sa.Table(
     sa.CheckConstraint("(state = 'running') = (lease_token is not null)", name="running_is_claimed"),
     sa.CheckConstraint("(state = 'pending') = (hinted_at is not null)", name="pending_is_due"),
     sa.CheckConstraint("(state in ('done', 'failed')) = (settled_at is not null)", name="settled"),
-    _partial("ix_artifact_gatherings_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_artifact_gatherings_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_artifact_gatherings_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_artifact_gatherings_claimed", "lease_owner", where="lease_owner is not null"),
 )
 """The order to keep the files of a run, written with its end, and the outcome. ``files`` counts those that were kept,
 and ``left_out`` those that matched and were not, the first of which are named, as JSON."""
@@ -580,10 +587,10 @@ inbound_files = sa.Table(
     sa.CheckConstraint("(state = 'pending') = (hinted_at is not null)", name="pending_is_due"),
     sa.CheckConstraint("(state in ('fetched', 'refused')) = (settled_at is not null)", name="settled"),
     sa.Index("ix_inbound_files_run_pk", "run_pk", "pk"),
-    _partial("ix_inbound_files_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_inbound_files_claimed", "lease_owner", where="lease_owner is not null"),
-    _partial("ix_inbound_files_content", "content_hash", where="content_hash is not null"),
-    _partial("ix_inbound_files_picture", "picture_hash", where="picture_hash is not null"),
+    _build_partial_index("ix_inbound_files_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_inbound_files_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_inbound_files_content", "content_hash", where="content_hash is not null"),
+    _build_partial_index("ix_inbound_files_picture", "picture_hash", where="picture_hash is not null"),
 )
 """Files that came with the message a run begins with, each fetched once from its platform before the run begins.
 ``reference`` is the platform's description of the file, ``outcome`` the result of fetching it, both as JSON.
@@ -618,8 +625,8 @@ processes = sa.Table(
     sa.CheckConstraint("(state in ('starting', 'running')) = (ended_at is null)", name="open_or_ended"),
     sa.Index("ix_processes_session_pk", "session_pk", "pk"),
     sa.Index("ix_processes_run_pk", "run_pk"),
-    _partial("ix_processes_due", "next_look_at", where="next_look_at is not null"),
-    _partial("ix_processes_told", "told_at", where="told_at is not null"),
+    _build_partial_index("ix_processes_due", "next_look_at", where="next_look_at is not null"),
+    _build_partial_index("ix_processes_told", "told_at", where="told_at is not null"),
 )
 """Background processes that a run's ``terminal`` started in its session's workspace. ``state`` is ``starting``, or one
 of ``workspaces.processes.ProcessState``. ``next_look_at`` is when a worker looks at it next, and the look moves it on;
@@ -731,7 +738,7 @@ artifacts = sa.Table(
     sa.Index("ix_artifacts_run_pk", "run_pk"),
     sa.Index("ix_artifacts_blob_hash", "blob_hash"),
     sa.Index("ix_artifacts_created_at", "tenant", "created_at", "pk"),
-    _partial("ix_artifacts_uploaded", "tenant", "pk", where="run_pk is null"),
+    _build_partial_index("ix_artifacts_uploaded", "tenant", "pk", where="run_pk is null"),
 )
 """Files that runs made or changed in their workspaces, and files that clients uploaded: those belong to no run, and
 ``principal`` uploaded them for a ``purpose``. ``sha256`` is that of the bytes; the text under ``blob_hash`` is their
@@ -748,7 +755,7 @@ messages = sa.Table(
     sa.Column("blob_hash", sa.String(64)),
     sa.Column("created_at", Seconds, nullable=False),
     sa.CheckConstraint("(body is null) <> (blob_hash is null)", name="one_body"),
-    _partial("ix_messages_blob_hash", "blob_hash", where="blob_hash is not null"),
+    _build_partial_index("ix_messages_blob_hash", "blob_hash", where="blob_hash is not null"),
     postgresql_with=_OFTEN_ADDED,
 )
 """The transcripts. ``run_pk`` is the run that wrote the row: 0 for history that a caller brought, and a number that no
@@ -798,7 +805,7 @@ idempotency_keys = sa.Table(
     sa.Column("run_pk", BigId),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Index("ix_idempotency_keys_created_at", "created_at"),
-    _partial("ix_idempotency_keys_run_pk", "run_pk", where="run_pk is not null"),
+    _build_partial_index("ix_idempotency_keys_run_pk", "run_pk", where="run_pk is not null"),
 )
 """Requests of the last day: by the key that a caller from ``source`` chose, and by the signature of signed requests.
 ``run_pk`` is the run that the request made; null for a request that was delivered without a run."""
@@ -859,7 +866,7 @@ jobs = sa.Table(
     sa.Column("removed_at", Seconds),
     sa.CheckConstraint("state in ('scheduled', 'paused', 'completed', 'error')", name="state"),
     sa.CheckConstraint("next_fire_at is null or (state = 'scheduled' and removed_at is null)", name="due_is_scheduled"),
-    _partial("ix_jobs_due", "next_fire_at", where="next_fire_at is not null"),
+    _build_partial_index("ix_jobs_due", "next_fire_at", where="next_fire_at is not null"),
 )
 """Scheduled jobs. ``definition`` is what the owner wrote, as JSON; the other columns are the job's state. A removed job
 keeps its row, because its firings do."""
@@ -900,13 +907,13 @@ firings = sa.Table(
         "(lease_token is not null) = (execution is not null and execution = 'running')", name="running_is_claimed"
     ),
     sa.CheckConstraint("hinted_at is null or execution = 'pending'", name="due_is_pending"),
-    _partial("ix_firings_open", "job_pk", "run_pk", where=OPEN_FIRING),
-    _partial("ix_firings_runs", "job_pk", "settled_at", where="run_pk is not null"),
-    _partial("ix_firings_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_firings_claimed", "lease_owner", where="lease_owner is not null"),
-    _partial("ix_firings_notes", "pk", where="owes_note"),
-    _partial("ix_firings_uncounted", "pk", where="is_counted = 0"),
-    _partial("ix_firings_run_pk", "run_pk", where="run_pk is not null"),
+    _build_partial_index("ix_firings_open", "job_pk", "run_pk", where=OPEN_FIRING),
+    _build_partial_index("ix_firings_runs", "job_pk", "settled_at", where="run_pk is not null"),
+    _build_partial_index("ix_firings_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_firings_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_firings_notes", "pk", where="owes_note"),
+    _build_partial_index("ix_firings_uncounted", "pk", where="is_counted = 0"),
+    _build_partial_index("ix_firings_run_pk", "run_pk", where="run_pk is not null"),
 )
 """The slot ledger: one row for every slot that came due, whatever followed from it. ``is_waiting``: its run starts when
 the job's earlier runs have ended. ``ended_at``: the end of its run has been counted for the job. ``execution`` is set
@@ -956,13 +963,13 @@ deliveries = sa.Table(
     sa.CheckConstraint("hinted_at is null or (state = 'pending' and not_before is null)", name="due_is_pending"),
     sa.CheckConstraint("(state in ('delivered', 'failed', 'abandoned')) = (settled_at is not null)", name="settled"),
     sa.Index("ix_deliveries_run_pk", "run_pk"),
-    _partial("ix_deliveries_tenant", "tenant", "pk", where=OF_OTHERS),
-    _partial("ix_deliveries_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_deliveries_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
-    _partial("ix_deliveries_later", "not_before", where="not_before is not null"),
-    _partial("ix_deliveries_claimed", "lease_owner", where="lease_owner is not null"),
-    _partial("ix_deliveries_uncounted", "pk", where="settled_at is not null and is_counted = 0"),
-    _partial("ix_deliveries_settled", "tenant", "settled_at", "pk", where="settled_at is not null"),
+    _build_partial_index("ix_deliveries_tenant", "tenant", "pk", where=OF_OTHERS),
+    _build_partial_index("ix_deliveries_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_deliveries_suspect", "hinted_at", where="hinted_at is not null and deaths is not null"),
+    _build_partial_index("ix_deliveries_later", "not_before", where="not_before is not null"),
+    _build_partial_index("ix_deliveries_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_deliveries_uncounted", "pk", where="settled_at is not null and is_counted = 0"),
+    _build_partial_index("ix_deliveries_settled", "tenant", "settled_at", "pk", where="settled_at is not null"),
     postgresql_with={"fillfactor": "80", **_OFTEN_UPDATED},
 )
 """The outbox. A row is written with the end it reports on: that of a run (``run_pk``; the text is the run's answer) or
@@ -998,9 +1005,9 @@ hook_calls = sa.Table(
     sa.CheckConstraint("(state = 'pending') = (hinted_at is not null)", name="pending_is_due"),
     sa.CheckConstraint("(state in ('done', 'failed', 'lost')) = (settled_at is not null)", name="settled"),
     sa.Index("ix_hook_calls_run_pk", "run_pk"),
-    _partial("ix_hook_calls_due", "hinted_at", where="hinted_at is not null"),
-    _partial("ix_hook_calls_claimed", "lease_owner", where="lease_owner is not null"),
-    _partial("ix_hook_calls_settled", "settled_at", where="settled_at is not null"),
+    _build_partial_index("ix_hook_calls_due", "hinted_at", where="hinted_at is not null"),
+    _build_partial_index("ix_hook_calls_claimed", "lease_owner", where="lease_owner is not null"),
+    _build_partial_index("ix_hook_calls_settled", "settled_at", where="settled_at is not null"),
 )
 """Calls of observers, pending and settled: a row for each event and hook, written with the event. ``event_seq`` is the
 number of the run's event, 0 for its beginning. Settled rows are deleted after a week."""
@@ -1310,9 +1317,9 @@ memory_versions = sa.Table(
     sa.UniqueConstraint("tenant", "call_key", "ordinal"),
     sa.CheckConstraint("(state in ('current', 'staged')) = (past_at is null)", name="past_or_not"),
     sa.Index("ix_memory_versions_place", "tenant", "profile", "target", "pk"),
-    _partial("ix_memory_versions_current", "tenant", "profile", "target", where="past_at is null"),
-    _partial("ix_memory_versions_past", "tenant", "past_at", where="past_at is not null"),
-    _partial("ix_memory_versions_run", "run_id", where="run_id is not null"),
+    _build_partial_index("ix_memory_versions_current", "tenant", "profile", "target", where="past_at is null"),
+    _build_partial_index("ix_memory_versions_past", "tenant", "past_at", where="past_at is not null"),
+    _build_partial_index("ix_memory_versions_run", "run_id", where="run_id is not null"),
     postgresql_with=_OFTEN_UPDATED,
 )
 """What agents remember, version by version (``features.memory.rules``). Rows are added; of a row only ``state`` and
@@ -1523,7 +1530,7 @@ alerts = sa.Table(
     sa.Column("clear_since", Seconds),
     sa.Column("recovered_at", Seconds),
     sa.UniqueConstraint("tenant", "kind", "subject", "epoch"),
-    _partial("ix_alerts_open", "pk", where="recovered_at is null"),
+    _build_partial_index("ix_alerts_open", "pk", where="recovered_at is null"),
 )
 """Troubles that operators were alerted to (``core.alert_rules``), once for each occurrence (``epoch``), and whether
 they were told of its end."""
@@ -1556,8 +1563,8 @@ resources = sa.Table(
     sa.CheckConstraint("(state in ('starting', 'live')) = (lease_token is not null)", name="hosted_is_leased"),
     sa.CheckConstraint("(lease_token is null) = (expires_at is null)", name="lease_expires"),
     sa.CheckConstraint("(state = 'live') = (endpoint is not null)", name="live_has_endpoint"),
-    _partial("ix_resources_wanted", "kind", "used_at", where="state = 'wanted'"),
-    _partial("ix_resources_hosted", "expires_at", where="expires_at is not null"),
+    _build_partial_index("ix_resources_wanted", "kind", "used_at", where="state = 'wanted'"),
+    _build_partial_index("ix_resources_hosted", "expires_at", where="expires_at is not null"),
     sa.Index("ix_resources_unused", "kind", "used_at"),
     postgresql_with={"fillfactor": "50", **_OFTEN_UPDATED},
 )

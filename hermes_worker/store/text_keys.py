@@ -31,7 +31,7 @@ from hermes_worker.store.engine.sealing import (
     TextTampered,
     build_text_keys,
     is_stored_by,
-    stored_text,
+    select_stored_text,
 )
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.search.index_queue import clear_index
@@ -64,8 +64,7 @@ def check_keys(database: Database) -> None:
 
 def load_needed_keys(database: Database) -> set[str]:
     """Load the ids of all keys with which texts may be encrypted. Raises ``UnavailableError``."""
-    with database.read() as connection:
-        found = set(connection.execute(sa.select(table_of_keys.c.key_id)).scalars())
+    found = set(database.select(sa.select(table_of_keys.c.key_id)).scalars())
     return found - {CLEAR}
 
 
@@ -197,8 +196,7 @@ class Resealed:
 def list_key_uses(database: Database) -> list[KeyUse]:
     """List every key that is needed, and ``CLEAR`` if texts were written in clear. Raises ``UnavailableError``."""
     rows = sa.select(table_of_keys.c.key_id, (db_now() - table_of_keys.c.last_used_at).label("unused_s"))
-    with database.read() as connection:
-        found = connection.execute(rows.order_by(table_of_keys.c.first_used_at)).all()
+    found = database.select(rows.order_by(table_of_keys.c.first_used_at)).all()
     return [KeyUse(str(key), float(unused)) for key, unused in found]
 
 
@@ -277,7 +275,7 @@ def _load_page(
 ) -> list[tuple[object, ...]]:
     """Load the next rows that have to be changed: their keys, and their texts as they are stored."""
     keys = list(table.primary_key.columns)
-    wanted = sa.select(*keys, *(stored_text(column).label(column.name) for column in columns)).where(
+    wanted = sa.select(*keys, *(select_stored_text(column).label(column.name) for column in columns)).where(
         _is_other(columns, key)
     )
     if after is not None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.messages import canonical_json
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.core.messages import dump_canonical_json
+from hermes_worker.store.engine.database import RowStore, db_now
+from hermes_worker.store.engine.prepared import fetch_views, select_view_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import tool_sources
 
@@ -35,27 +36,22 @@ class SourceRow:
     """When a worker last saw that this is what it offers."""
 
 
-class ToolSources:
+class ToolSources(RowStore):
     """The tool sources in one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def write(self, source: str, definitions: Sequence[str], *, tenant: str = EVERY_TENANT) -> bool:
         """Write what a source offers now. Returns whether it changed. Idempotent: any number of workers may write the
         same."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return write_source(connection, source, definitions, tenant=tenant)
 
     def list_sources(self, tenant: str) -> Sequence[SourceRow]:
         """Load the sources of a tenant by name: its own row of a source replaces the row for all tenants."""
-        statement = sa.select(tool_sources).where(tool_sources.c.tenant.in_((tenant, EVERY_TENANT)))
-        with self._database.read() as connection:
-            found = connection.execute(statement).all()
-        ours: Mapping[str, sa.Row[tuple[object, ...]]] = {
-            row.source: row for row in sorted(found, key=lambda row: row.tenant == tenant)
-        }
-        return [_to_row(ours[source]) for source in sorted(ours)]
+        statement = sa.select(*select_view_columns(tool_sources, SourceRow))
+        statement = statement.where(tool_sources.c.tenant.in_((tenant, EVERY_TENANT)))
+        found = fetch_views(self.database.select(statement), SourceRow, definitions=_read_definitions)
+        ours = {row.source: row for row in sorted(found, key=lambda row: row.tenant == tenant)}
+        return [ours[source] for source in sorted(ours)]
 
 
 def write_source(connection: Connection, source: str, definitions: Sequence[str], *, tenant: str) -> bool:
@@ -81,12 +77,5 @@ def write_source(connection: Connection, source: str, definitions: Sequence[str]
     return changed.rowcount == 1
 
 
-def _to_row(row: sa.Row[tuple[object, ...]]) -> SourceRow:
-    return SourceRow(
-        source=row.source,
-        tenant=row.tenant,
-        version=row.version,
-        definitions=[canonical_json(definition) for definition in json.loads(row.definitions)],
-        changed_at=row.changed_at,
-        listed_at=row.listed_at,
-    )
+def _read_definitions(text: str) -> list[str]:
+    return [dump_canonical_json(definition) for definition in json.loads(text)]

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import sqlalchemy as sa
 
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, db_now, select_db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared
 from hermes_worker.store.row_keys import LostHintsBounds
 from hermes_worker.store.tables import runs, workers
@@ -100,7 +100,7 @@ class WorkItems(Generic[Row]):
             sa.select(self._key.label("pk"))
             .where(
                 columns.hinted_at < sa.bindparam("before", type_=sa.Double()),
-                columns.hinted_at < db_now_once() - wait,
+                columns.hinted_at < select_db_now() - wait,
             )
             .order_by(columns.hinted_at)
             .limit(_BATCH)

@@ -6,82 +6,36 @@ Claims are found by their partial indexes, so a look costs what is at work and n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.effects import StepKind
+from hermes_worker.schemas.fleet import HeldStepObject, WorkerObject
 from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.prepared import fetch_rows, select_columns
 from hermes_worker.store.tables import artifact_gatherings, deliveries, firings, hook_calls, runs, tool_calls, workers
 
 HOLDINGS_MAX = 1_000
 """The most steps that are listed, the oldest of the fleet first; all are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldStep:
-    """A claim of a worker on a step of a run."""
-
-    kind: StepKind
-    run_id: str
-    tenant: str
-    iteration: int
-    position: int | None
-    """The position of a tool call; ``None`` for other steps."""
-    tool: str | None
-    claimed_at: float
-    """Epoch seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerView:
-    """A live worker process. Times are epoch seconds."""
-
-    worker_id: str
-    name: str
-    queues: Sequence[str]
-    started_at: float
-    expires_at: float
-    """When its claims lapse, unless it renews them."""
-    version: str | None
-    slots: int | None
-    draining_at: float | None
-    sandbox: str | None
-    held: Mapping[StepKind, int] = field(default_factory=dict)
-    """How many claims it has, by kind."""
-    steps: Sequence[HeldStep] = ()
-    """Its model calls and tool calls among the listed steps, the oldest first."""
-
-
 class _WorkerRow(NamedTuple):
     pk: int
+    queues: str
     worker_id: str
     name: str
-    queues: str
     started_at: float
     expires_at: float
     version: str | None
     slots: int | None
     draining_at: float | None
     sandbox: str | None
-
-
-class _StepRow(NamedTuple):
-    lease_owner: int
-    run_id: str
-    tenant: str
-    iteration: int
-    position: int | None
-    tool: str | None
-    claimed_at: float
 
 
 _WORKERS = (
-    sa.select(*(workers.c[name] for name in _WorkerRow._fields))
+    sa.select(*select_columns(workers, _WorkerRow))
     .where(workers.c.state == "alive", workers.c.expires_at > db_now())
     .order_by(workers.c.pk)
 )
@@ -130,7 +84,7 @@ _COUNTED: tuple[tuple[StepKind, sa.Table], ...] = (
 )
 
 
-def load_workers(database: Database) -> list[WorkerView]:
+def load_workers(database: Database) -> list[WorkerObject]:
     """List the live workers of the whole installation, in the order in which they started. Raises
     ``UnavailableError``."""
     with database.snapshot() as connection:
@@ -139,10 +93,10 @@ def load_workers(database: Database) -> list[WorkerView]:
         steps = [*_load_steps(connection, "model", _MODEL_STEPS), *_load_steps(connection, "tool", _TOOL_STEPS)]
     steps.sort(key=lambda pair: pair[1].claimed_at)
     return [
-        WorkerView(
+        WorkerObject(
             worker_id=row.worker_id,
             name=row.name,
-            queues=tuple(filter(None, row.queues.split(","))),
+            queues=[name for name in row.queues.split(",") if name],
             started_at=row.started_at,
             expires_at=row.expires_at,
             version=row.version,
@@ -167,8 +121,6 @@ def _count_claims(connection: Connection) -> dict[int, Counter[StepKind]]:
     return found
 
 
-def _load_steps(connection: Connection, kind: StepKind, statement: sa.Select[Any]) -> list[tuple[int, HeldStep]]:
-    return [
-        (row.lease_owner, HeldStep(kind=kind, **{name: getattr(row, name) for name in _StepRow._fields[1:]}))
-        for row in fetch_rows(connection.execute(statement), _StepRow)
-    ]
+def _load_steps(connection: Connection, kind: StepKind, statement: sa.Select[Any]) -> list[tuple[int, HeldStepObject]]:
+    found = map(dict, connection.execute(statement).mappings())
+    return [(step.pop("lease_owner"), HeldStepObject(kind=kind, **step)) for step in found]

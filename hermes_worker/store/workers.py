@@ -29,7 +29,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.revisions import format_code_version
 from hermes_worker.store.row_keys import LeaseTokenRow
@@ -111,17 +111,23 @@ _OLD_CLAIMS = {
 }
 
 
-class Workers:
+class Workers(RowStore):
     """The worker processes known to one database. Thread-safe."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def register(self, *, name: str, queues: str, ttl_s: float, slots: int | None = None) -> Registration:
+    def register(
+        self,
+        *,
+        name: str,
+        queues: str,
+        ttl_s: float,
+        slots: int | None = None,
+        sends_with: Collection[str] | None = None,
+    ) -> Registration:
         """Insert the row of a process; its lease lasts ``ttl_s`` seconds from now. ``slots`` is how many model calls it
-        makes at once, if it makes any."""
+        makes at once, if it makes any; ``sends_with`` are the names of the variables that it delivers with, if it
+        does."""
         worker_id = uuid.uuid4().hex
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             pk = connection.execute(
                 sa.insert(workers)
                 .values(
@@ -133,6 +139,7 @@ class Workers:
                     expires_at=db_now() + ttl_s,
                     version=format_code_version(),
                     slots=slots,
+                    sends_with=None if sends_with is None else " ".join(sorted(sends_with)),
                 )
                 .returning(workers.c.pk)
             ).scalar_one()
@@ -159,12 +166,12 @@ class Workers:
             "is_draining": int(is_draining),
             "sandbox": sandbox,
         }
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             return _RENEW.first(connection, renewal)
 
     def drain(self, worker_id: str) -> None:
         """Ask a process to drain; it sees that with its next heartbeat. Idempotent. Raises ``WorkerNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             name = connection.execute(
                 sa.update(workers)
                 .where(workers.c.worker_id == worker_id, workers.c.state == "alive")
@@ -185,61 +192,58 @@ class Workers:
         return sum(self._release_claims(table, which, except_for) for table in _OLD_CLAIMS)
 
     def _release_claims(self, table: sa.Table, which: _OldClaims, except_for: Collection[str]) -> int:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             claims = _OLD_CLAIMS[table].all(connection, which)
         strays = [claim.lease_token for claim in claims if claim.lease_token not in except_for]
         if not strays:
             return 0
         is_stray = table.c.lease_token.in_(strays)
-        with self._database.statement() as connection:
-            given = connection.execute(
-                sa.update(table).where(_is_old_claim(table), is_stray).values(lease_owner=_NOBODY), which
-            )
-            return given.rowcount
+        return self.database.execute(
+            sa.update(table).where(_is_old_claim(table), is_stray).values(lease_owner=_NOBODY), which
+        )
 
     def retire(self, registration: Registration) -> None:
         """End the lease of a process that leaves; what it still holds may be taken at once. Idempotent."""
-        with self._database.statement() as connection:
-            connection.execute(
-                sa.update(workers)
-                .where(workers.c.pk == registration.pk, workers.c.state == "alive")
-                .values(state="stopped", expires_at=db_now())
-            )
+        self.database.execute(
+            sa.update(workers)
+            .where(workers.c.pk == registration.pk, workers.c.state == "alive")
+            .values(state="stopped", expires_at=db_now())
+        )
 
     def expire_leases(self, name: str) -> int:
         """End the leases of all live processes called ``name``; for a supervisor that saw its child die. Returns how
         many."""
-        with self._database.statement() as connection:
-            ended = connection.execute(
-                sa.update(workers)
-                .where(workers.c.name == name, workers.c.state == "alive")
-                .values(expires_at=db_now() - 1)
-            )
-            return ended.rowcount
+        return self.database.execute(
+            sa.update(workers).where(workers.c.name == name, workers.c.state == "alive").values(expires_at=db_now() - 1)
+        )
 
     def mark_crashed(self, name: str) -> bool:
         """Record that the process called ``name`` was seen to end by itself, in the middle of its work; for the parent
         of a process that does one step at a time. Returns False when its lease was over before, for any reason."""
-        with self._database.statement() as connection:
-            ended = connection.execute(
-                sa.update(workers)
-                .where(workers.c.name == name, workers.c.state == "alive")
-                .values(state="crashed", expires_at=db_now() - 1)
-            )
-            return ended.rowcount > 0
+        ended = self.database.execute(
+            sa.update(workers)
+            .where(workers.c.name == name, workers.c.state == "alive")
+            .values(state="crashed", expires_at=db_now() - 1)
+        )
+        return ended > 0
+
+    def list_senders(self) -> list[frozenset[str]]:
+        """List the names of the variables that each live process delivers with; none of a process that does not say."""
+        is_alive = (workers.c.state == "alive") & (workers.c.expires_at > db_now())
+        rows = self.database.select(sa.select(workers.c.sends_with).where(is_alive, workers.c.sends_with.is_not(None)))
+        return [frozenset(names.split()) for (names,) in rows]
 
     def list_alive(self) -> list[dict[str, object]]:
         """List live processes, for people: name, queues, since when, and the version of the code."""
-        with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(
-                    workers.c.name,
-                    workers.c.queues,
-                    workers.c.started_at,
-                    workers.c.expires_at,
-                    workers.c.version,
-                )
-                .where(workers.c.state == "alive", workers.c.expires_at > db_now())
-                .order_by(workers.c.pk)
+        rows = self.database.select(
+            sa.select(
+                workers.c.name,
+                workers.c.queues,
+                workers.c.started_at,
+                workers.c.expires_at,
+                workers.c.version,
             )
-            return [dict(row) for row in rows.mappings()]
+            .where(workers.c.state == "alive", workers.c.expires_at > db_now())
+            .order_by(workers.c.pk)
+        )
+        return [dict(row) for row in rows.mappings()]

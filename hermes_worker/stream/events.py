@@ -325,7 +325,7 @@ def build_event_schemas() -> dict[str, Any]:
 
 
 def build_item_schema(name: str, id_form: str) -> dict[str, Any]:
-    """Describe one event of ``text/event-stream`` (OpenAPI 3.2, section 4.14.4), whose ``data`` is ``name``."""
+    """Describe one event of ``text/event-stream`` (OpenAPI 3.2, section 4.14.4), whose data is the schema ``name``."""
     data = {
         "type": "string",
         "contentMediaType": "application/json",

@@ -5,14 +5,14 @@ Theory of operation. Two threads serve all readers, however many there are:
     broker     one XREAD over all followed runs       live entries    } mailbox (``Feed``) of each reader,
     database   once a second: newest row numbers      "rows are due"  } in the event loop
 
-The first waits at the broker for live entries. The second asks the database which followed runs have new rows, and
-renews the marks that tell workers which runs have readers. Without a broker the second thread is all there is, and asks
-more often.
+The first waits at the broker for live entries, and for an entry in a stream of its own that ends the wait when a reader
+comes. The second asks the database which followed runs have new rows, and renews the marks that tell workers which runs
+have readers. Without a broker the second thread is all there is, and asks more often.
 
 A run's Redis stream is read by all its readers together, so one position is kept per run (``_Positions``). A new reader
 needs the stream from its beginning: it sets the position back, and its older siblings skip what they have heard
-(``Feed.hear``). An XREAD that began before a reader came must not move the position past what that reader needs, so
-``advance`` compares where the read began with where the position is now, and does nothing where they differ.
+(``Feed.take_entries``). An XREAD that began before a reader came must not move the position past what that reader
+needs, so ``advance`` compares where the read began with where the position is now, and does nothing where they differ.
 
 Threads never touch a mailbox: they post a callback to the event loop. A mailbox that is not emptied keeps up to
 ``_UNREAD_MAX`` entries; what is dropped is in rows.
@@ -21,11 +21,12 @@ Threads never touch a mailbox: they post a callback to the event loop. A mailbox
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +42,12 @@ from hermes_worker.stream.live import LiveEntry, delete_stream, is_possible, mak
 from hermes_worker.stream.readers import ReadersOf, TooManyReaders
 
 _BLOCK_MS = 150
-"""Milliseconds for which a read waits, and so for which the thread does not see a new reader."""
+"""Milliseconds for which a read waits, and so for which a new reader is not seen where a wake is lost."""
+_PAUSE_OF_EACH_S = 0.001
 _PAUSE_S = 0.02
-"""Seconds between two reads that found something: one read then collects what many runs say."""
+"""Seconds between two reads that found something, for each followed run and at most: one read then collects what many
+runs say, and a single one is heard at once."""
+_WAKE_KEPT_S = 600
 _ENTRIES = 500
 """Most entries of one stream in one read."""
 _UNREAD_MAX = 5_000
@@ -53,6 +57,9 @@ _READS_AT_ONCE = 4
 reaches the broker can write such entries. Rows that do come are read as often as they are announced, and looked for in
 any case."""
 _RUNS_PER_QUERY = 500
+_LOOKS_SOON_S = 0.05
+"""Seconds after which rows are looked for once more for a new reader. A step that began before the run had readers may
+end in the meantime, and its worker announces nothing."""
 _RETRY_S = 0.5
 
 EntryId = tuple[int, int]
@@ -192,7 +199,7 @@ class _Positions:
             if self._readers[run_id] <= 0:
                 del self._readers[run_id], self._heard_to[run_id]
 
-    def all(self) -> dict[str, EntryId]:
+    def copy_all(self) -> dict[str, EntryId]:
         with self._lock:
             return dict(self._heard_to)
 
@@ -214,6 +221,10 @@ class Followers:
         self._policy = policy
         self._feeds: dict[str, set[Feed]] = {}
         self._positions = _Positions()
+        self._wakes = f"wake-{secrets.token_hex(8)}"
+        self._woken_to = "0-0"
+        self._is_reading = False
+        self._is_waking = False
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -261,6 +272,8 @@ class Followers:
         feed = Feed()
         self._feeds.setdefault(run_id, set()).add(feed)
         self._positions.join(run_id)
+        self._wake_reading()
+        asyncio.get_running_loop().call_later(_LOOKS_SOON_S, self._look_soon, run_id)
         if self.is_closing:
             feed.close()
         try:
@@ -271,12 +284,28 @@ class Followers:
             if not self._feeds[run_id]:
                 del self._feeds[run_id]
 
+    def _wake_reading(self) -> None:
+        """Have the thread at the broker see a new reader before its read is over."""
+        if self._is_reading and not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().run_in_executor(None, self._write_wake)
+
+    def _write_wake(self) -> None:
+        self._is_waking = False  # whoever comes from now on writes another
+        with suppress(redis.RedisError, OSError):
+            pipe = self._client.pipeline(transaction=False)
+            pipe.xadd(make_stream_key(self._wakes), {"kind": "wake"}, maxlen=1)
+            pipe.expire(make_stream_key(self._wakes), _WAKE_KEPT_S)
+            pipe.execute()
+
     # --- the thread at the broker ---
 
     def _keep_reading(self) -> None:
         while not self._end.is_set():
-            positions = self._positions.all()
+            self._is_reading = True  # before it looks who reads: a reader that it misses writes a wake that it reads
+            positions = self._positions.copy_all()
             if not positions:
+                self._is_reading = False
                 self._positions.changed.wait()
                 self._positions.changed.clear()
                 continue
@@ -291,11 +320,13 @@ class Followers:
             broker_outage.note_success()
             if found:
                 self._post_entries(positions, found)
-                self._end.wait(_PAUSE_S)
+                self._end.wait(min(_PAUSE_S, _PAUSE_OF_EACH_S * len(positions)))
 
     def _read(self, positions: Mapping[str, EntryId]) -> dict[str, list[ReceivedEntry]]:
+        wakes = make_stream_key(self._wakes)
         keys = {make_stream_key(run_id): run_id for run_id in positions}
         starts: Any = {key: "{}-{}".format(*positions[run_id]) for key, run_id in keys.items()}
+        keys[wakes], starts[wakes] = self._wakes, self._woken_to
         try:
             replies = self._client.xread(starts, count=_ENTRIES, block=_BLOCK_MS)
         except redis.ResponseError as error:
@@ -306,8 +337,10 @@ class Followers:
         for key, entries in _iterate_streams(replies):
             if entries and not is_possible(entries[-1][0]):
                 delete_stream(self._client, keys[key], "an entry from the future")
-            else:
+            elif key != wakes:
                 found[keys[key]] = [*_parse_entries(entries)]
+            elif entries:
+                self._woken_to = entries[-1][0]
         return found
 
     def _delete_broken(self, keys: Mapping[str, str]) -> int:
@@ -337,7 +370,7 @@ class Followers:
     def _keep_looking(self) -> None:
         watch_at = 0.0
         while not self._end.wait(self._look_every_s):
-            run_ids = list(self._positions.all())
+            run_ids = list(self._positions.copy_all())
             is_watch_due = time.monotonic() >= watch_at
             try:
                 for begin in range(0, len(run_ids), _RUNS_PER_QUERY):
@@ -354,11 +387,19 @@ class Followers:
     def _look_every_s(self) -> float:
         return self._policy.rows_every_s if self.is_broker_up else self._policy.rows_every_without_broker_s
 
-    def _look(self, run_ids: Sequence[str], *, is_watch_due: bool) -> None:
+    def _look(self, run_ids: Sequence[str], *, is_watch_due: bool = False) -> None:
         newest = self._views.load_event_seqs(run_ids)
         self._post(lambda: self._post_rows(newest))
         if is_watch_due:
             self._runs.mark_all_watched(run_ids, self._policy.watch_for_s)
+
+    def _look_soon(self, run_id: str) -> None:
+        if run_id in self._feeds:
+            asyncio.get_running_loop().run_in_executor(None, self._try_to_look, run_id)
+
+    def _try_to_look(self, run_id: str) -> None:
+        with suppress(UnavailableError):  # the thread at the database tells of it
+            self._look([run_id])
 
     def _post_rows(self, newest: Mapping[str, int]) -> None:
         for run_id, seq in newest.items():

@@ -183,14 +183,16 @@ def build_row_fields(row: StoredEvent, usage: Usage) -> Mapping[str, Any]:
     match row.name:
         case RunEventName.MESSAGE_COMPLETED:
             return MessageCompletedFields(
-                text=_text(data), iteration=data["iteration"], finish_reason=data.get("finish_reason")
+                text=_read_text(data), iteration=data["iteration"], finish_reason=data.get("finish_reason")
             )
         case RunEventName.TOOL_STARTED:
             return _build_start_fields(data)
         case RunEventName.TOOL_COMPLETED:
             return _build_completion_fields(data)
         case RunEventName.RUN_COMPLETED:
-            return RunCompletedFields(output=_text(data), usage=build_usage(usage), exit_reason=data.get("exit_reason"))
+            return RunCompletedFields(
+                output=_read_text(data), usage=build_usage(usage), exit_reason=data.get("exit_reason")
+            )
         case RunEventName.RUN_FAILED:
             error = redact(str(data.get("error")))
             return RunFailedFields(
@@ -217,7 +219,7 @@ def _copy_fields(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {field: value for field, value in data.items() if field in known}
 
 
-def _text(data: Mapping[str, Any]) -> str:
+def _read_text(data: Mapping[str, Any]) -> str:
     text = data.get("text")
     return text if isinstance(text, str) else ""
 
@@ -358,13 +360,13 @@ class Merge:
         now."""
         return bool(self._early)
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[WireEvent]:
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[WireEvent]:
         """Make the events for the rows that are new. ``usage`` is what the run has spent, for its last event."""
-        events = [event for row in rows if row.seq > self._told.seq for event in self._row(row, usage)]
+        events = [event for row in rows if row.seq > self._told.seq for event in self._translate_row(row, usage)]
         early, self._early = self._early, []
-        return [*events, *(event for entry, at in early for event in self.live(entry, at))]
+        return [*events, *(event for entry, at in early for event in self.translate_live(entry, at))]
 
-    def live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
+    def translate_live(self, entry: LiveEntry, at: float) -> list[WireEvent]:
         """Make the events for a live entry that was written at ``at``: one, or none."""
         if self.is_over or entry.kind not in _TOLD_LIVE:
             return []
@@ -376,12 +378,12 @@ class Merge:
         if _count_iterations_before(entry) < self._iteration:
             return []
         if entry.kind == "tool_progress":
-            return list(self._progress(entry, at))
-        return list(self._start(entry, at) if entry.kind == "tool_started" else self._piece(entry, at))
+            return list(self._translate_progress(entry, at))
+        return list(self._start(entry, at) if entry.kind == "tool_started" else self._translate_piece(entry, at))
 
     # --- rows ---
 
-    def _row(self, row: StoredEvent, usage: Usage) -> Iterator[WireEvent]:
+    def _translate_row(self, row: StoredEvent, usage: Usage) -> Iterator[WireEvent]:
         match row.name:
             case RunEventName.MESSAGE_COMPLETED:
                 yield from self._build_rest_of_reply(row)
@@ -398,7 +400,7 @@ class Merge:
             case _:
                 self._told = replace(self._told, seq=row.seq)
         self.is_over = row.name in TERMINAL_EVENTS
-        yield self._event(row.name, row.at, build_row_fields(row, usage))
+        yield self._build_event(row.name, row.at, build_row_fields(row, usage))
 
     def _build_rest_of_reply(self, row: StoredEvent) -> Iterator[WireEvent]:
         """Make the events for the part of the reply that the reader has not got when ``row`` completes it."""
@@ -409,10 +411,10 @@ class Merge:
         reasoning = row.data.get("reasoning")
         if missing := self._told.reasoning.find_missing(reasoning if isinstance(reasoning, str) else ""):
             self._told = replace(self._told, reasoning=self._told.reasoning.advance(missing))
-            yield self._event(REASONING_AVAILABLE, row.at, ReasoningFields(text=missing))
-        if missing := self._told.text.find_missing(_text(row.data)):
+            yield self._build_event(REASONING_AVAILABLE, row.at, ReasoningFields(text=missing))
+        if missing := self._told.text.find_missing(_read_text(row.data)):
             self._told = replace(self._told, text=self._told.text.advance(missing))
-            yield self._event(MESSAGE_DELTA, row.at, MessageDeltaFields(delta=missing))
+            yield self._build_event(MESSAGE_DELTA, row.at, MessageDeltaFields(delta=missing))
 
     def _discard(self, row: StoredEvent) -> None:
         """Forget what the reader got of a reply that will not be completed."""
@@ -456,18 +458,18 @@ class Merge:
         if self._told.iteration != self._iteration:
             self._told = Cursor(seq=self._told.seq, iteration=self._iteration)
 
-    def _piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+    def _translate_piece(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.attempt < self._told.void:
             return
         if entry.kind == "tool":
-            yield self._event(TOOL_GENERATING, at, ToolGeneratingFields(tool=entry.text))
+            yield self._build_event(TOOL_GENERATING, at, ToolGeneratingFields(tool=entry.text))
         elif entry.kind == "text":
             if new := self._text.find_new_text(entry, self._told.text):
                 self._told = replace(self._told, text=self._told.text.advance(new))
-                yield self._event(MESSAGE_DELTA, at, MessageDeltaFields(delta=new))
+                yield self._build_event(MESSAGE_DELTA, at, MessageDeltaFields(delta=new))
         elif new := self._reasoning.find_new_text(entry, self._told.reasoning):
             self._told = replace(self._told, reasoning=self._told.reasoning.advance(new))
-            yield self._event(REASONING_AVAILABLE, at, ReasoningFields(text=new))
+            yield self._build_event(REASONING_AVAILABLE, at, ReasoningFields(text=new))
 
     def _start(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         if entry.offset not in range(_CALLS_MAX) or entry.offset in self._settled:
@@ -480,18 +482,18 @@ class Merge:
             return
         self._open.add(entry.offset)
         self._told = replace(self._told, started=self._told.started | 1 << entry.offset)
-        yield self._event(RunEventName.TOOL_STARTED, at, shown)
+        yield self._build_event(RunEventName.TOOL_STARTED, at, shown)
 
-    def _progress(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
+    def _translate_progress(self, entry: LiveEntry, at: float) -> Iterator[WireEvent]:
         """Make the event of a tool's progress. It previews nothing: no row will say it again."""
         match parse_json(entry.text):
             case {"tool": str(name), "text": str(text)} if entry.offset not in self._settled:
                 fields = ToolProgressFields(tool=name, text=redact(text[:PROGRESS_CHARS_MAX]))
                 if entry.offset > 0:
                     fields["position"] = entry.offset
-                yield self._event(TOOL_PROGRESS, at, fields)
+                yield self._build_event(TOOL_PROGRESS, at, fields)
 
-    def _event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
+    def _build_event(self, name: str, at: float, fields: Mapping[str, Any]) -> WireEvent:
         return WireEvent(id=str(self._told), name=str(name), at=at, fields=fields)
 
 

@@ -30,7 +30,7 @@ class BackgroundLoop:
         """Begin the work on the loop's thread."""
         return asyncio.run_coroutine_threadsafe(_await_work(work), self._ensure_loop())
 
-    def result(self, work: Awaitable[_T], timeout_s: float) -> _T:
+    def run_work(self, work: Awaitable[_T], timeout_s: float) -> _T:
         """Run the work to its end and return its result. Raises ``TimeoutError``; the work is cancelled then."""
         future = self.submit(work)
         try:

@@ -68,11 +68,11 @@ def remove_left_folders(place: Path) -> int:
 
 def find_left_folders(place: Path) -> LeftFolders:
     """Count the folders below ``place`` whose processes are gone, and their bytes."""
-    sizes = [_size_below(folder) for folder in _find_left_folders(place)]
+    sizes = [_measure_size_below(folder) for folder in _find_left_folders(place)]
     return LeftFolders(len(sizes), sum(sizes))
 
 
-def temporary_place() -> Path:
+def get_temporary_place() -> Path:
     """The directory below which the processes of this user have their folders."""
     return Path(tempfile.gettempdir()) / f"hermes-worker-{os.geteuid()}-processes"
 
@@ -92,7 +92,7 @@ def make_temporary_folder(prefix: str) -> str:
 
 def _open_temporary() -> OwnFolder:
     try:
-        return open_own_folder(temporary_place())
+        return open_own_folder(get_temporary_place())
     except PermissionError:
         # In a namespace of users another one's folder has our name. No later process finds a place of our own.
         place = Path(tempfile.mkdtemp(prefix="hermes-worker-"))
@@ -131,7 +131,7 @@ def _find_left_folders(place: Path) -> Iterator[Path]:
                 yield folder
 
 
-def _size_below(folder: Path) -> int:
+def _measure_size_below(folder: Path) -> int:
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,8 +42,8 @@ def open_plain(path: str | Path, *, folder: int | None = None, follows_links: bo
 
 
 def read_plain(path: str | Path, *, bytes_max: int, folder: int | None = None, follows_links: bool = True) -> bytes:
-    """The first ``bytes_max`` bytes of a regular file; raises as ``open_plain``. Ask for one byte more than you take to
-    see whether there is more."""
+    """Read the first ``bytes_max`` bytes of a regular file. Raises ``OSError``, such as ``NotPlain``. Ask for one byte
+    more than you take to see whether there is more."""
     with open_plain(path, folder=folder, follows_links=follows_links) as file:
         return file.read(bytes_max)
 
@@ -61,6 +60,8 @@ def replace_text(path: Path, text: str, *, mode: int | None = None) -> None:
     """
     if mode is None:
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    import tempfile  # loaded by who writes
+
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -41,7 +41,7 @@ class AgentMessages:
         self._send = send
 
     def send(self, target: str, message: str, context: ToolContext) -> Mapping[str, object]:
-        """Raises ``TargetError``, and ``UnavailableError`` when the database does not answer."""
+        """Enqueue a message to one target. Raises ``TargetError``, ``UnavailableError``."""
         found = parse_targets(target)
         if len(found) != 1 or isinstance(found[0], SpecialRef):
             raise TargetError("Name one target: a platform, '<platform>:<chat>[:<thread>]' or 'webhook:<url>'.")
@@ -56,7 +56,7 @@ class AgentMessages:
         self._send(hints or ())
         return {"sent": True, "target": wanted, "note": "it is on its way; what becomes of it is not known here"}
 
-    def targets(self, context: ToolContext) -> Mapping[str, object]:
-        """Raises ``UnavailableError``."""
+    def describe_targets(self, context: ToolContext) -> Mapping[str, object]:
+        """Describe where an agent can send messages. Raises ``UnavailableError``."""
         own = list(self._jobs.list_answer_targets(context.session_id))
         return {"your_answer_goes_to": own, "platforms": sorted(list_platforms()), "accepted": ACCEPTED}

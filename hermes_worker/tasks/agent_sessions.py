@@ -46,9 +46,9 @@ class AgentSessions:
 
     def discover(self, query: SessionQuery, context: ToolContext) -> Mapping[str, object]:
         """The best match of each conversation that has one; one that is called like the query comes first."""
-        reader = self._reader(context)
+        reader = self._build_reader(context)
         reading = SessionTexts(self._database, reader)
-        own = self._own(reading, context)
+        own = self._find_own(reading, context)
         wanted = MessageSearch(
             text=query.text,
             roles=query.roles,
@@ -63,7 +63,7 @@ class AgentSessions:
         also = {titled.pk} if titled is not None else set()
         roots = reading.find_roots({each.session_pk for each in result.found} | also)
         named = {roots[pk] for pk in also}
-        found = [each for each in _first_of_each_line(result.found, roots) if roots[each.session_pk] not in named]
+        found = [each for each in _keep_first_of_each_line(result.found, roots) if roots[each.session_pk] not in named]
         found = found[: query.limit - (titled is not None)]
         places = reading.load_sessions([each.session_pk for each in found])
         told = [_render_match(reading, places[each.session_pk], each) for each in found if each.session_pk in places]
@@ -73,7 +73,7 @@ class AgentSessions:
 
     def read(self, session_id: str, context: ToolContext) -> Mapping[str, object]:
         """The first and the last messages of a conversation."""
-        reading = SessionTexts(self._database, self._reader(context))
+        reading = SessionTexts(self._database, self._build_reader(context))
         place = _find_place(reading, session_id)
         if place.last_seq <= _FIRST + _LAST:
             shown = reading.list_between(place.pk, 1, place.last_seq)
@@ -91,9 +91,9 @@ class AgentSessions:
 
     def scroll(self, session_id: str, around: int, window: int, context: ToolContext) -> Mapping[str, object]:
         """The messages around one. Refused for the conversation that the run is in: its model has read them."""
-        reading = SessionTexts(self._database, self._reader(context))
+        reading = SessionTexts(self._database, self._build_reader(context))
         place = _find_place(reading, session_id)
-        if place.pk in self._own(reading, context):
+        if place.pk in self._find_own(reading, context):
             raise SessionSearchRefused("That is this conversation, or one that it comes from: read it above.")
         if not 1 <= around <= place.last_seq:
             raise SessionSearchRefused(f"There is no message {around} in {session_id!r}; it has {place.last_seq}.")
@@ -101,29 +101,29 @@ class AgentSessions:
 
     def browse(self, limit: int, context: ToolContext) -> Mapping[str, object]:
         """The newest conversations."""
-        reading = SessionTexts(self._database, self._reader(context))
-        found = reading.list_newest(limit, without=self._own(reading, context))
+        reading = SessionTexts(self._database, self._build_reader(context))
+        found = reading.list_newest(limit, without=self._find_own(reading, context))
         told = [
             {**_render_heading(place), "preview": _render_messages(reading.list_first(place.pk, 1))} for place in found
         ]
         return {"mode": "browse", "results": told}
 
-    def _reader(self, context: ToolContext) -> SessionReader:
-        """Raises ``SessionSearchRefused``."""
+    def _build_reader(self, context: ToolContext) -> SessionReader:
+        """Find out whose conversations the run may read. Raises ``SessionSearchRefused``."""
         what = self._runs.load_writers(context.run_id)
         if MemoryWriter.WEBHOOK in what:
             raise SessionSearchRefused("A run that an event from outside began does not see other conversations.")
         principal = None
         if MemoryWriter.GUEST in what:
-            principal = self._asker(context).principal
+            principal = self._find_asker(context).principal
             if principal is None:
                 raise SessionSearchRefused("Nobody knows who began this run, so it does not see other conversations.")
         return SessionReader(tenant=context.origin.tenant, principal=principal)
 
-    def _own(self, reading: SessionTexts, context: ToolContext) -> frozenset[int]:
-        return reading.find_family(self._asker(context).session_pk)
+    def _find_own(self, reading: SessionTexts, context: ToolContext) -> frozenset[int]:
+        return reading.find_family(self._find_asker(context).session_pk)
 
-    def _asker(self, context: ToolContext) -> SearchRequester:
+    def _find_asker(self, context: ToolContext) -> SearchRequester:
         asker = find_requester(self._database, context.run_id)
         if asker is None:
             raise SessionSearchRefused("This run is gone.")
@@ -140,7 +140,7 @@ def _find_place(reading: SessionTexts, session_id: str) -> SessionSummary:
         raise refused from None
 
 
-def _first_of_each_line(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:
+def _keep_first_of_each_line(found: Iterable[FoundMessage], roots: Mapping[int, int]) -> list[FoundMessage]:
     """Keep the first match of each line of forks; matches in scheduled runs come last."""
     first: dict[int, FoundMessage] = {}
     for each in found:

@@ -27,7 +27,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.guardrails import GuardLimits, GuardrailRules
 from hermes_worker.core.hooks import HOOK_EVENTS, MODEL_EVENTS, expand_events
 from hermes_worker.core.pricing import parse_own_price
-from hermes_worker.local.paths import processes_dir
+from hermes_worker.local.paths import get_processes_dir
 from hermes_worker.models.build import (
     build_auxiliary_chains,
     build_chain,
@@ -121,6 +121,14 @@ class WorkerOptions:
         if set(self.queues) >= {name.value for name in STANDING_QUEUES}:
             return "worker"
         return self.queues[0].removeprefix("suspect_")
+
+    def list_sending_variables(self, settings: Settings) -> frozenset[str] | None:
+        """List the names of the variables that a process which delivers has for platforms; ``None`` for another one."""
+        if QueueName.DELIVERY not in self.queues:
+            return None
+        from hermes_worker.channels.readiness import list_set_variables
+
+        return list_set_variables(settings.environ)
 
 
 def build_compactor(shared: SharedParts) -> Compactor | None:
@@ -256,7 +264,7 @@ def build_process_watcher(shared: SharedParts, parts: WorkerContext) -> ProcessW
         calls=parts.rows.calls,
         sender=parts.sender,
         workspace=parts.workspace,
-        processes_dir=processes_dir(shared.settings.home),
+        processes_dir=get_processes_dir(shared.settings.home),
         redactor=shared.redactor,
         turns_max=parts.rules.delegation.turns_max,
     )
@@ -270,7 +278,7 @@ def build_task_closer(shared: SharedParts, parts: WorkerContext) -> TaskCloser:
 
     has_any = bool(installed.get_installed().tool_sources) or shared.settings.mcp.has_rows
     has_sources = has_any and QueueName.TOOLS in shared.options.queues
-    return TaskCloser(RemoteTasks(shared.database), parts.catalog.source, is_on=has_sources)
+    return TaskCloser(RemoteTasks(shared.database), parts.catalog.get_source, is_on=has_sources)
 
 
 def build_worker_hooks(shared: SharedParts, may_remember: Callable[[str], bool]) -> WorkerHooks:
@@ -307,7 +315,7 @@ def build_tool_lister(shared: SharedParts, catalog: ToolCatalog) -> ToolLister:
     from hermes_worker.tasks.tool_sources import ToolLister
 
     declared = installed.get_installed().tool_sources if QueueName.TOOLS in shared.options.queues else {}
-    sources = {name: (one, catalog.source(name)) for name, one in declared.items()}
+    sources = {name: (one, catalog.get_source(name)) for name, one in declared.items()}
     return ToolLister(sources, ToolSources(shared.database), catalog.names)
 
 
@@ -410,12 +418,12 @@ def build_keeper(shared: SharedParts, sweeper: Sweeper, pruner: RowPruner) -> Wo
 def build_model_options(settings: Settings, *, compactor: Compactor | None = None) -> ModelOptions:
     """The options of model calls. ``compactor`` is the one that the settings name; ``None`` where no model is asked."""
     from hermes_worker.agent.prompt.compactors import SUMMARY
-    from hermes_worker.models.identity import endpoint_identity
+    from hermes_worker.models.identity import identify_endpoint
     from hermes_worker.tasks.iteration.requests import ModelOptions
 
     model = settings.model
     return ModelOptions(
-        endpoint=endpoint_identity(model),
+        endpoint=identify_endpoint(model),
         window=model.window,
         output_tokens_max=model.output_tokens_max,
         reasoning_effort=model.reasoning_effort,
@@ -498,15 +506,15 @@ def build_tenant_models(settings: Settings) -> dict[str, TenantModels]:
     """The providers of tenants that have provider keys in the settings: the same as those of others, and never with a
     key of the installation. Raises ``ConfigurationError`` for an unknown provider.
     """
-    from hermes_worker.models.catalog import find_provider, provider_rows
+    from hermes_worker.models.catalog import find_provider, list_provider_rows
 
     held: dict[str, dict[str, list[str]]] = {}
     for each in settings.model.tenant_keys:
-        row = find_provider(each.provider) or provider_rows().get(each.provider)
+        row = find_provider(each.provider) or list_provider_rows().get(each.provider)
         if row is None:
             raise ConfigurationError(
                 f"model.tenant_keys (HERMES_TENANT_KEYS) names the provider {each.provider!r}, which is not in the "
-                f"catalogue: choose one of {', '.join(provider_rows())}"
+                f"catalogue: choose one of {', '.join(list_provider_rows())}"
             )
         held.setdefault(each.tenant, {}).setdefault(row.name, []).append(each.key.reveal())
     return {tenant: build_models_of_tenant(settings, tenant, keys) for tenant, keys in held.items()}
@@ -518,16 +526,16 @@ def build_models_of_tenant(settings: Settings, tenant: str, keys: Mapping[str, S
     from hermes_worker.models.tenant_keys import WithoutKey, with_own_keys
     from hermes_worker.tasks.context import TenantModels
 
-    def owned(choices: Sequence[ModelChoice]) -> list[ModelChoice]:
+    def choose_own(choices: Sequence[ModelChoice]) -> list[ModelChoice]:
         return [own for choice in choices if (own := with_own_keys(choice, keys)) is not None]
 
     primary = build_model_choice(settings)
     own = with_own_keys(primary, keys)
     if own is None:
         return TenantModels(chain=WithoutKey(tenant, find_provider_row(primary).name), auxiliary={})
-    chain = ProviderChain(own, owned(build_named_choices(settings, settings.model.fallbacks)))
+    chain = ProviderChain(own, choose_own(build_named_choices(settings, settings.model.fallbacks)))
     named = {
-        task: owned(build_named_choices(settings, names)) for task, names in list_auxiliary_names(settings).items()
+        task: choose_own(build_named_choices(settings, names)) for task, names in list_auxiliary_names(settings).items()
     }
     usable = {task: [choice for choice in choices if is_usable(choice)] for task, choices in named.items()}
     auxiliary = {task: ProviderChain(choices[0], choices[1:]) for task, choices in usable.items() if choices}

@@ -9,144 +9,33 @@ from typing import Any, Protocol
 
 from hermes_worker.agent.tools.base import Tool, ToolPolicies, ToolResult
 from hermes_worker.agent.tools.catalog import ToolCatalog
-from hermes_worker.core import events as ev
 from hermes_worker.core.abort import AbortSignal
-from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, Consultation
 from hermes_worker.core.delegation import DelegationPolicy
-from hermes_worker.core.effects import AskAuxiliary, CallHook, Iterate, Prepare, RunTool
-from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.guardrails import GuardrailRules
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
-from hermes_worker.core.inner_calls import InnerCall
-from hermes_worker.core.messages import Message, ModelReply, Usage
-from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent
-from hermes_worker.core.spec import RunSpec
+from hermes_worker.core.pricing import Price
+from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.credentials import FirstKey, KeyPool
 from hermes_worker.models.governor import CallGovernor, NoGovernor
 from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
 from hermes_worker.safety.redaction import Redactor
-from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
-from hermes_worker.store.inbound_files import PlacedFile
+from hermes_worker.store.hooks.calls import HookCalls
+from hermes_worker.store.inbound_files import InboundFiles
 from hermes_worker.store.rows import Hint, RunRecord
-from hermes_worker.store.runs.auxiliary import AuxiliaryClaim
-from hermes_worker.store.runs.calls import CallClaim, Settlement
-from hermes_worker.store.runs.new_children import NewChild
+from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
+from hermes_worker.store.runs.calls import CallClaim, ToolCalls
 from hermes_worker.store.runs.processes import Processes
 from hermes_worker.store.runs.remote_tasks import RemoteTasks
-from hermes_worker.store.runs.runs import CompactionRow, IterationClaim, SessionContext
+from hermes_worker.store.runs.runs import IterationClaim, Runs, SessionContext
+from hermes_worker.store.runs.transcripts import Transcripts
+from hermes_worker.store.runs.waits import Waits
 from hermes_worker.stream.live import Live
-from hermes_worker.tasks.calls.approval_rules import ApprovalRules, WaitStore
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.hooks.running import HookRunner
 from hermes_worker.tasks.iteration.requests import ModelOptions
 from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.base import Workspace
-
-
-class IterationStore(Protocol):
-    """Model calls. ``store.runs.runs.Runs``."""
-
-    def claim_iteration(self, effect: Iterate, owner: int) -> IterationClaim | None: ...
-
-    def claim_preparation(self, effect: Prepare, owner: int) -> IterationClaim | None: ...
-
-    def commit_preparation(
-        self, claim: IterationClaim, section: str, documents: Mapping[str, object] = ...
-    ) -> list[Hint]: ...
-
-    def load_session_context(self, session_pk: int) -> SessionContext: ...
-
-    def load_output_schema(self, run_pk: int) -> Mapping[str, object] | None: ...
-
-    def commit_reply(
-        self, claim: IterationClaim, reply: ModelReply, reading: ev.ModelReplied, cost: Cost | None = None
-    ) -> list[Hint]: ...
-
-    def commit_discarded_reply(
-        self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
-    ) -> list[Hint]: ...
-
-    def commit_requested_compaction(
-        self, claim: IterationClaim, compaction: CompactionRow, cost: Cost | None = None
-    ) -> list[Hint]: ...
-
-    def commit_compaction(
-        self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
-    ) -> list[Hint]: ...
-
-    def commit_failure(
-        self,
-        claim: IterationClaim,
-        event: ev.ModelFailed | ev.CapacityAwaited | ev.RunBroken,
-        spent: Spent = NOTHING_SPENT,
-    ) -> list[Hint]: ...
-
-    def release_iteration(self, claim: IterationClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
-
-    def set_title(self, claim: IterationClaim, title: str | None, *, usage: Usage, cost: Cost) -> None: ...
-
-
-class CallStore(Protocol):
-    """Tool calls. ``store.runs.calls.ToolCalls``."""
-
-    def claim(self, effect: RunTool, owner: int) -> CallClaim | None: ...
-
-    def load_documents(self, session_pk: int, keys: Sequence[str]) -> dict[str, Any]: ...
-
-    def load_kept_result(self, session_pk: int, key: str) -> str | None: ...
-
-    def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]: ...
-
-    def begin(self, claim: CallClaim) -> None: ...
-
-    def release(self, claim: CallClaim, *, has_begun: bool = True) -> list[Hint]: ...
-
-    def rewrite(self, claim: CallClaim, arguments: str) -> None: ...
-
-    def record_inner_calls(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None: ...
-
-    def load_spec(self, run_pk: int) -> RunSpec: ...
-
-    def delegate(
-        self,
-        claim: CallClaim,
-        new: Sequence[NewChild],
-        *,
-        children_max: int,
-        is_budget_shared: bool = True,
-        note: str | None = None,
-        turns_max: int = ...,
-    ) -> list[Hint]: ...
-
-
-class AuxiliaryStore(Protocol):
-    """The questions of tool calls to models. Implemented by ``store.runs.auxiliary.AuxiliaryCalls``."""
-
-    def enqueue_questions(self, claim: CallClaim, consultation: Consultation) -> list[Hint]: ...
-
-    def list_answers(self, claim: CallClaim) -> Sequence[AnsweredConsultation]: ...
-
-    def claim(self, effect: AskAuxiliary, owner: int) -> AuxiliaryClaim | None: ...
-
-    def settle_question(
-        self, claim: AuxiliaryClaim, answer: AuxiliaryAnswer, spent: Spent = NOTHING_SPENT
-    ) -> list[Hint]: ...
-
-    def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]: ...
-
-
-class HookStore(Protocol):
-    """Calls of hooks that are due, and their outcomes. Implemented by ``store.hooks.calls.HookCalls``."""
-
-    def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None: ...
-
-    def load_facts(self, claim: HookCallClaim) -> HookFacts: ...
-
-    def settle(self, claim: HookCallClaim, failure: str | None = None) -> None: ...
-
-    def record_failure(self, run_pk: int, *, hook: str, event: str, reason: str) -> None: ...
-
-    def record_run_begin(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +43,7 @@ class WorkerHooks:
     """The hooks of a worker process, and the store that records their outcomes."""
 
     runner: HookRunner = field(default_factory=HookRunner)
-    store: HookStore | None = None
+    store: HookCalls | None = None
     """``None`` where there are no hooks."""
     observed: Observed = field(default_factory=lambda: NOT_OBSERVED)
     may_remember: Callable[[str], bool] = lambda run_id: True
@@ -163,20 +52,14 @@ class WorkerHooks:
     """The tools of the memory provider."""
 
 
-class TranscriptStore(Protocol):
-    """``store.runs.transcripts.Transcripts``."""
-
-    def load(self, session_pk: int, last: int) -> Sequence[Message]: ...
-
-
 class ModelChain(Protocol):
     """``models.chain.ProviderChain``."""
 
     def __len__(self) -> int: ...
 
-    def credentials(self, model: str, position: int) -> Sequence[str]: ...
+    def list_credentials(self, model: str, position: int) -> Sequence[str]: ...
 
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute: ...
+    def resolve_route(self, model: str, position: int, credential: str = "") -> ModelRoute: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,19 +92,11 @@ class NoTenantKeys:
 
 
 class Sender(Protocol):
-    """``queue.Publisher``."""
+    """Sends hints and reads the depths of queues, as ``queue.HintPublisher`` does."""
 
     def send(self, hints: Sequence[Hint]) -> int: ...
 
-    def depths(self) -> Mapping[str, int] | None: ...
-
-
-class FileStore(Protocol):
-    """Files that came with messages. ``store.inbound_files.InboundFiles``."""
-
-    def list_unplaced(self, run_pk: int) -> Sequence[PlacedFile]: ...
-
-    def mark_placed(self, run_pk: int) -> None: ...
+    def count_waiting(self) -> Mapping[str, int] | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,14 +140,14 @@ class ForkedCalls(Protocol):
 class WorkerRows:
     """The rows that the steps of runs read and write."""
 
-    runs: IterationStore
-    calls: CallStore
-    waits: WaitStore
-    auxiliary_calls: AuxiliaryStore
-    transcripts: TranscriptStore
+    runs: Runs
+    calls: ToolCalls
+    waits: Waits
+    auxiliary_calls: AuxiliaryCalls
+    transcripts: Transcripts
     now: Callable[[], float]
     """Epoch seconds by the database's clock."""
-    files: FileStore | None = None
+    files: InboundFiles | None = None
     """Files of messages that belong into workspaces."""
     remote_tasks: RemoteTasks | None = None
     """The rows of tasks that servers work on."""

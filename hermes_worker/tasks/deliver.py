@@ -153,7 +153,7 @@ class _DeliveryAttempt:
             return self._fail(Failure(kind=SendErrorKind.REFUSED, message=reason), is_abandoned=False)
         named = claim.target.strip().lower()
         if named == "all":
-            others = self._targets_of_others(yields=True)
+            others = self._list_targets_of_others(yields=True)
             missing = [format_reference(ChatRef(target)) for target in found.targets if target not in others]
             return self._parts.outbox.expand(claim, missing)
         target = found.targets[0]
@@ -163,7 +163,7 @@ class _DeliveryAttempt:
         if Adjustment.BUTTONS_GONE in claim.adjustments:
             return self._take_buttons_away(target)
         if named != format_reference(ChatRef(target)).lower() and target.platform != LOCAL and not self._is_replayed:
-            twin = self._targets_of_others().get(target)
+            twin = self._list_targets_of_others().get(target)
             if twin is not None:
                 return self._succeed(target, f"sent as {twin!r}")
         return self._send_to(target)
@@ -176,7 +176,7 @@ class _DeliveryAttempt:
         return []
 
     def _send_preview(self, target: Target, run_id: str) -> list[Hint]:
-        if self._why_dead(target) is not None:
+        if self._find_dead_reason(target) is not None:
             after = PreviewResult(standing=self._claim.standing, delay_s=None)
             self._write(partial(self._parts.outbox.record_preview, self._claim, after))
             return []
@@ -187,7 +187,7 @@ class _DeliveryAttempt:
         if signs.has_text:
             text = render_preview(self._parts.written(run_id), self._redact_text, outbox)
             progress = self._redact_text(format_progress(at_work.calls, signs.progress))
-        reply_to = self._wishes.message_replied_to(target, part=0)
+        reply_to = self._wishes.find_message_replied_to(target, part=0)
         preview = ChatPreview(
             dispatcher=self._parts.dispatcher, pace=self._parts.pace, target=target, reply_to=reply_to
         )
@@ -229,7 +229,7 @@ class _DeliveryAttempt:
         homes = {} if names_a_chat else dispatcher.find_homes()
         return resolve_targets(references, origin=None, homes=homes, lookup=dispatcher.find_chat)
 
-    def _targets_of_others(self, *, yields: bool = False) -> dict[Target, str]:
+    def _list_targets_of_others(self, *, yields: bool = False) -> dict[Target, str]:
         """The targets of the run's other deliveries that are served before this one, each with its reference:
         deliveries that name the chat itself, and earlier ones; all of them for a delivery that ``yields``. A chat that
         is named twice, as by its id and as the home channel, is sent to once.
@@ -250,7 +250,7 @@ class _DeliveryAttempt:
         return found
 
     def _send_to(self, target: Target) -> list[Hint]:
-        why_dead = self._why_dead(target)
+        why_dead = self._find_dead_reason(target)
         if why_dead is not None and not self._is_replayed:
             reason = f"nothing is sent there since it was refused: {why_dead}; replay this delivery to try it"
             return self._fail(Failure(kind=SendErrorKind.DEAD_TARGET, message=reason), is_abandoned=False)
@@ -342,14 +342,14 @@ class _DeliveryAttempt:
         key = f"{self._claim.delivery_id}:{number}"
         is_marked = is_in_doubt and not self._is_recognised(target)
         part = self._build_part(report, piece, key, is_marked)
-        reply_to = self._wishes.message_replied_to(target, part=number)
+        reply_to = self._wishes.find_message_replied_to(target, part=number)
         part = replace(part, may_be_duplicate=is_in_doubt and not is_marked, reply_to=reply_to)
         outcome = self._send(target, part, report.file_name)
         is_unwanted = isinstance(outcome, DeliveryError) and outcome.kind in _WRONG_WITH_FILE
         if part.attachment is None or not is_unwanted:
             return outcome
         # The platform wants no such file. That says nothing against the rest.
-        note = piece.text_without_file("it was refused there")
+        note = piece.build_text_without_file("it was refused there")
         return self._send(
             target, replace(part, text=note, attachment=None, idempotency_key=f"{key}:note"), report.file_name
         )
@@ -371,14 +371,14 @@ class _DeliveryAttempt:
 
     def _is_recognised(self, target: Target) -> bool:
         """Whether the target still knows the keys of our earlier attempts."""
-        kept_s = self._parts.dispatcher.key_kept_s(target.platform)
+        kept_s = self._parts.dispatcher.get_key_kept_s(target.platform)
         return math.isinf(kept_s) or (self._claim.age_s < kept_s and not self._is_replayed)
 
     @property
     def _is_replayed(self) -> bool:
         return Adjustment.REPLAYED in self._claim.adjustments
 
-    def _why_dead(self, target: Target) -> str | None:
+    def _find_dead_reason(self, target: Target) -> str | None:
         if target.platform in _NEVER_DEAD:
             return None
         return self._parts.outbox.find_dead_reason(

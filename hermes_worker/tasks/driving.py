@@ -35,7 +35,7 @@ class HintList:
     def nudge(self, *_: object) -> None:
         """Nobody has to be told: no step is at work while another is done."""
 
-    def depths(self) -> Mapping[str, int]:
+    def count_waiting(self) -> Mapping[str, int]:
         return dict.fromkeys(QueueName, 0)
 
     def take(self) -> Hint | None:
@@ -52,7 +52,7 @@ def drive_steps(hints: HintList, sweeper: Sweeper, do: Callable[[Hint], None], *
             do(hint)
         elif in_vain < _SWEEPS_IN_VAIN_MAX:
             in_vain += 1
-            swept = sweeper.sweep(hints.depths())
+            swept = sweeper.sweep(hints.count_waiting())
             hints.send(swept.hints if swept is not None else ())
         else:
             return True

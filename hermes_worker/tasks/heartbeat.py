@@ -138,11 +138,11 @@ class WorkerKeeper:
         while True:
             began = time.monotonic()
             try:
-                if not self._leases.heartbeat() and self._is_lane:
+                if not self._leases.renew() and self._is_lane:
                     # Another worker has its step, or will have: this one was frozen, or the step outstayed its time.
                     os._exit(0)
                 self._leave_if_asked()
-                for run_id in self._stopping(self._leases.held_runs()):
+                for run_id in self._stopping(self._leases.list_held_runs()):
                     self._leases.abort_run(run_id, AbortReason.STOP)
                 database_outage.note_success()
                 self._touch_liveness_file()
@@ -183,7 +183,7 @@ class WorkerKeeper:
                 log.exception("thread.failed", doing="index")
 
     def _sweep_once(self) -> None:
-        depths = self._sender.depths()
+        depths = self._sender.count_waiting()
         self._check_consuming(depths)
         self._tend_lanes(depths)
         began = time.monotonic()
@@ -289,7 +289,7 @@ class NudgeListener:
                 with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
                     pubsub.subscribe(CONTROL_CHANNEL)
                     while not self._end.is_set():
-                        message = pubsub.get_message(timeout=self._patience_s())
+                        message = pubsub.get_message(timeout=self._compute_patience_s())
                         if message is not None:
                             self.note_nudge(str(message["data"]))
                         self.poll_once()
@@ -298,14 +298,14 @@ class NudgeListener:
                 log_broker_failure("listen", error)
                 self._end.wait(1.0)
 
-    def _patience_s(self) -> float:
+    def _compute_patience_s(self) -> float:
         """How many seconds to wait for the next nudge, so that nudges received already are not held up by it."""
         return _LOOK_EVERY_S if self._named else 1.0
 
     def note_nudge(self, text: str) -> None:
         """Note the run that a nudge names; ``poll_once`` does the rest."""
         _, _, run_id = text.partition(" ")
-        if run_id in self._leases.held_runs():
+        if run_id in self._leases.list_held_runs():
             self._named.add(run_id)
 
     def poll_once(self) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from io import SEEK_END
 from tempfile import TemporaryFile
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from hermes_worker.agent.images import SmallImage, count_pixels, is_whole, small_image
+from hermes_worker.agent.images import SmallImage, count_pixels, is_whole, shrink_image
 from hermes_worker.broker.queue import QueueName
-from hermes_worker.channels.downloads import NO_ROOM, NoFile
+from hermes_worker.channels.downloads import NO_ROOM, FileDownloader, NoFile
 from hermes_worker.channels.transcription import NOT_SET_UP, Transcription
 from hermes_worker.core.effects import FetchFile
 from hermes_worker.core.errors import LeaseLost
@@ -47,18 +47,12 @@ _CALLED: Mapping[MediaKind, str] = {
 }
 
 
-class Downloads(Protocol):
-    """``channels.downloads.FileDownloader``."""
-
-    def fetch(self, account: str, media: MediaRef, into: BinaryIO) -> NoFile | None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchingContext:
     """The parts that a worker needs to fetch files."""
 
     files: InboundFiles
-    downloads: Downloads
+    downloads: FileDownloader
     sender: Sender
     leases: Leases
     hear: Callable[[bytes, str], Transcription] = lambda content, media_type: NOT_SET_UP
@@ -114,11 +108,11 @@ def _download_file(parts: FetchingContext, claim: FileClaim) -> FetchedFile | No
         with TemporaryFile() as content:
             missing = parts.downloads.fetch(claim.account, claim.media, content)
             if missing is not None:
-                return _outcome_of_missing(claim, missing)
+                return _settle_missing(claim, missing)
             file = _inspect_file(parts, claim, content)
     except OSError as error:
         unwritten = NoFile(reason=NO_ROOM, may_pass=True, detail=str(error.strerror))
-        return _outcome_of_missing(claim, unwritten)
+        return _settle_missing(claim, unwritten)
     outcome = file.outcome
     if outcome.reason:
         count("inbound_file.failed")
@@ -128,7 +122,7 @@ def _download_file(parts: FetchingContext, claim: FileClaim) -> FetchedFile | No
     return file
 
 
-def _outcome_of_missing(claim: FileClaim, missing: NoFile) -> FetchedFile | None:
+def _settle_missing(claim: FileClaim, missing: NoFile) -> FetchedFile | None:
     log.warning("inbound_file.failed", reason=missing.reason, detail=missing.detail, attempt=claim.attempt)
     if missing.may_pass and claim.attempt < ATTEMPTS_MAX:
         return None
@@ -150,7 +144,7 @@ def _inspect_file(parts: FetchingContext, claim: FileClaim, file: BinaryIO) -> F
             return FetchedFile(outcome=FileOutcome(reason=why))
     elif media_type in SOUNDS:
         heard = parts.hear(file.read(), media_type)
-    path = build_inbox_path(_name_of(claim.media, media_type), _digest_of(file)) if claim.is_kept else ""
+    path = build_inbox_path(_choose_name(claim.media, media_type), _hash_file(file)) if claim.is_kept else ""
     outcome = FileOutcome(
         media_type=media_type,
         size_bytes=size,
@@ -166,7 +160,7 @@ def _inspect_file(parts: FetchingContext, claim: FileClaim, file: BinaryIO) -> F
     )
 
 
-def _digest_of(file: BinaryIO) -> str:
+def _hash_file(file: BinaryIO) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
     file.seek(0)
     digest = hashlib.sha256()
@@ -177,14 +171,14 @@ def _digest_of(file: BinaryIO) -> str:
 
 def _shrink_picture(content: bytes) -> tuple[SmallImage | None, str]:
     """The picture in the size that the model is shown, or the reason why it is shown none."""
-    why = _reason_not_to_decode(content)
-    small = small_image(content, SIDE_PX_MAX) if why is None else None
+    why = _explain_undecodable(content)
+    small = shrink_image(content, SIDE_PX_MAX) if why is None else None
     if small is None or (small.content is content and not is_whole(content)):
         return None, why or _UNREADABLE
     return small, ""
 
 
-def _reason_not_to_decode(content: bytes) -> str | None:
+def _explain_undecodable(content: bytes) -> str | None:
     """The reason not to decode a picture at all; ``None`` when it may be decoded."""
     pixels = count_pixels(content)
     if pixels is None:
@@ -194,6 +188,6 @@ def _reason_not_to_decode(content: bytes) -> str | None:
     return None
 
 
-def _name_of(media: MediaRef, media_type: str) -> str:
+def _choose_name(media: MediaRef, media_type: str) -> str:
     """A name for a file that its sender did not name: by what it is."""
     return media.name or f"{_CALLED[media.kind]}{find_suffix(media_type)}"

@@ -2,8 +2,8 @@
 
 Theory of operation. A process has one row in ``workers``, and its claims name that row. One statement renews the row,
 and with it every claim: a *heartbeat*, four times in the lease's length (``ttl_s``). The thread that beats
-(``keeper.Keeper``) is not the thread that works, so a tool that blocks for minutes does not lose its claim; a process
-that is frozen or cut off does. With a lease of 40 s:
+(``heartbeat.WorkerKeeper``) is not the thread that works, so a tool that blocks for minutes does not lose its claim; a
+process that is frozen or cut off does. With a lease of 40 s:
 
     t = 0    registered, first renewal
     10 20    heartbeats
@@ -77,11 +77,14 @@ class Leases:
         queues: str,
         ttl_s: float,
         slots: int | None = None,
+        sends_with: Collection[str] | None = None,
         sandbox: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """``slots`` is how many model calls the process makes at once, if it makes any. ``sandbox`` returns the rung of
-        its commands' sandbox, once one was started.
+        """``slots`` is how many model calls the process makes at once, if it makes any, and ``sends_with`` names the
+        variables that it delivers with, if it does. ``sandbox`` returns the rung of its commands' sandbox, once one was
+        started.
         """
+        self._sends_with = sends_with
         self._sandbox = sandbox
         self._workers = workers
         self._slots = slots
@@ -117,7 +120,7 @@ class Leases:
         if not self.is_trusted:
             with self._beating:
                 if not self.is_trusted:
-                    self.heartbeat()
+                    self.renew()
         registration = self._registration
         return registration.pk if registration is not None else self.register().pk
 
@@ -141,7 +144,11 @@ class Leases:
             if self._registration is None:
                 began = time.clock_gettime(STEADY_CLOCK)
                 self._registration = self._workers.register(
-                    name=self._name, queues=self._queues, ttl_s=self._ttl_s, slots=self._slots
+                    name=self._name,
+                    queues=self._queues,
+                    ttl_s=self._ttl_s,
+                    slots=self._slots,
+                    sends_with=self._sends_with,
                 )
                 self._renewed_at = began
             return self._registration
@@ -210,15 +217,15 @@ class Leases:
         """Seconds since the last claim; 0 while a claim is held."""
         return 0.0 if self._held else time.monotonic() - self._last_claim_at
 
-    def heartbeat(self) -> bool:
+    def renew(self) -> bool:
         """Renew once. False when the lease was gone; then every claim is lost and the process registers again.
 
         Raises ``UnavailableError`` when the database did not answer.
         """
         with self._beating:
-            return self._heartbeat()
+            return self._send_heartbeat()
 
-    def _heartbeat(self) -> bool:
+    def _send_heartbeat(self) -> bool:
         registration = self.register()
         began = time.clock_gettime(STEADY_CLOCK)
         renewed = self._workers.renew(
@@ -269,7 +276,7 @@ class Leases:
             self._is_handing_over = True
         return self._abort_where(lambda holding: holding.may_hand_over, AbortReason.DRAIN)
 
-    def held_runs(self) -> set[str]:
+    def list_held_runs(self) -> set[str]:
         with self._lock:
             return {holding.run_id for holding in self._held.values()}
 

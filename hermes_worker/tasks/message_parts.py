@@ -55,9 +55,9 @@ class MessagePart:
                 return self.text, None
             return self.text, _redact_attachment(read_judged_file(self.file, self.kind), conceal)
         except FileGone as gone:
-            return self.text_without_file(str(gone)), None
+            return self.build_text_without_file(str(gone)), None
 
-    def text_without_file(self, reason: str) -> str:
+    def build_text_without_file(self, reason: str) -> str:
         """The text that is sent in place of the file."""
         match self.file:
             case None:
@@ -82,9 +82,9 @@ def split_report(text: str, target: Target, dispatcher: Dispatcher, outbox: File
         left_out = f"📎 Not sent, because this target takes no files: {names}" if names else ""
         whole = "\n\n".join(part for part in (wishes.text, left_out) if part)
         return _split_text(whole, dispatcher.limit(target))
-    files = [_file_piece(outbox.judge(path), wishes) for path in wishes.paths]
+    files = [_build_file_part(outbox.judge(path), wishes) for path in wishes.paths]
     files += [MessagePart(text="", file=picture, kind=MediaKind.IMAGE) for picture in wishes.pictures]
-    caption = dispatcher.caption_limit(target.platform)
+    caption = dispatcher.get_caption_limit(target.platform)
     if len(files) == 1 and _is_caption(wishes.text, files[0], caption):
         return [replace(files[0], text=wishes.text)]
     return [*_split_text(wishes.text, dispatcher.limit(target)), *files]
@@ -111,7 +111,7 @@ def _is_caption(text: str, file: MessagePart, limit: TextLimit | None) -> bool:
     return measure(text, limit.unit) <= limit.size_max - _REMARK_ROOM
 
 
-def _file_piece(judged: MediaFile | MediaRefusal, wishes: ExtractedMedia) -> MessagePart:
+def _build_file_part(judged: MediaFile | MediaRefusal, wishes: ExtractedMedia) -> MessagePart:
     if isinstance(judged, MediaRefusal):
         return MessagePart(text=_format_not_sent(_name(judged.path), judged.reason))
     return MessagePart(text="", file=judged, kind=choose_sent_kind(judged, wishes))
@@ -126,7 +126,8 @@ def _name(path: str) -> str:
 
 
 def _redact_attachment(attachment: Attachment, conceal: Callable[[str], str]) -> Attachment:
-    """A file with credentials taken out, if it is text; other files cannot be searched and stay as they are."""
+    """Redact the credentials in an attachment that is text. Other files cannot be searched and are returned
+    unchanged."""
     if attachment.kind is not MediaKind.DOCUMENT:
         return attachment
     try:

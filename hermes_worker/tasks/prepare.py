@@ -20,11 +20,12 @@ from hermes_worker.core.effects import Prepare
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import count, log
 from hermes_worker.safety.origins import TextOrigin, judge_text
+from hermes_worker.store.inbound_files import InboundFiles
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import IterationClaim, SessionContext
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
-from hermes_worker.tasks.context import FileStore, WorkerContext
+from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
 from hermes_worker.workspaces.base import WorkspaceError
 
@@ -69,7 +70,7 @@ def _prepare(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal) ->
     return StepDone(hints=hints or (), is_watched=is_watched)
 
 
-def _place_files(parts: WorkerContext, files: FileStore, session: SessionContext, run_pk: int) -> None:
+def _place_files(parts: WorkerContext, files: InboundFiles, session: SessionContext, run_pk: int) -> None:
     """Put the files that came with the run's message where its agent is told they are. A file that cannot be written is
     missing when the agent looks for it.
     """

@@ -38,7 +38,7 @@ class ChatPace:
 
     def wait_s(self, target: Target) -> float:
         """For how many seconds nothing may be sent to a chat; 0 when it may be sent to now."""
-        place = _place(target)
+        place = _build_place(target)
         permit = self.governor.acquire(place, ticket=place.credential, tokens=0)
         if permit.wait_s > 0:
             self.governor.withdraw(permit)
@@ -49,10 +49,10 @@ class ChatPace:
     def report_error(self, target: Target, error: DeliveryError) -> None:
         """Share a platform's rate limit with the other workers."""
         if error.kind is SendErrorKind.RATE_LIMITED and error.retry_after_s:
-            self.governor.cool_down(_place(target), error.retry_after_s)
+            self.governor.cool_down(_build_place(target), error.retry_after_s)
 
 
-def _place(target: Target) -> CredentialRef:
+def _build_place(target: Target) -> CredentialRef:
     chat = hashlib.sha256(f"{target.sender}:{target.chat}".encode()).hexdigest()[:24]
     return CredentialRef(provider="chats", credential=chat)
 
@@ -107,11 +107,11 @@ class ChatPreview:
         if not isinstance(outcome, DeliveryError):
             return apply_outcome(standing, step, PreviewOutcome.SHOWN, message_id=outcome.message_id)
         self.pace.report_error(self.target, outcome)
-        failed = _outcome_of_error(outcome, step)
+        failed = _judge_error(outcome, step)
         return apply_outcome(standing, step, failed, retry_after_s=outcome.retry_after_s or 0.0)
 
 
-def _outcome_of_error(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
+def _judge_error(error: DeliveryError, step: ShowNew | ShowAgain) -> PreviewOutcome:
     if error.kind is SendErrorKind.RATE_LIMITED:
         return PreviewOutcome.HELD_BACK
     if error.kind is SendErrorKind.AMBIGUOUS:

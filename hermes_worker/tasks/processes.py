@@ -32,8 +32,9 @@ from hermes_worker.core.processes import (
 from hermes_worker.observe import count, log, poll_forever
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.safety.untrusted import wrap_untrusted
+from hermes_worker.store.runs.calls import ToolCalls
 from hermes_worker.store.runs.processes import DueProcess, Processes, ProcessReading
-from hermes_worker.tasks.context import CallStore, Sender
+from hermes_worker.tasks.context import Sender
 from hermes_worker.workspaces.base import PathNotFound, Workspace, WorkspaceError
 from hermes_worker.workspaces.process_daemon.client import remove_orphans
 from hermes_worker.workspaces.processes import PROCESS_NAME, ProcessHost, ProcessLook, ProcessState
@@ -53,7 +54,7 @@ class WatchContext:
     """The parts that a worker needs to watch background processes."""
 
     rows: Processes
-    calls: CallStore
+    calls: ToolCalls
     sender: Sender
     workspace: Callable[[str], Workspace]
     """Opens the workspace that a session's stored description names."""

@@ -32,7 +32,7 @@ class ReplyOptions:
         """The signs that the chat is shown while the run is at work."""
         return read_signs(self.metadata, self.source)
 
-    def message_replied_to(self, target: Target, *, part: int) -> str:
+    def find_message_replied_to(self, target: Target, *, part: int) -> str:
         """The platform's id of the message that the part replies to; empty for none: no chat began the run, or the part
         goes elsewhere.
         """

@@ -100,9 +100,9 @@ def _run_claimed(step: RunStep[EffectT, ClaimT], parts: WorkerContext, effect: E
     began = time.monotonic()
     faults.pass_point(step.after_claim, effect.run_id)
     with (
-        bind_facts(**_log_fields(effect), **tracing.list_log_facts(effect.run_id, claim.token)),
+        bind_facts(**_build_log_fields(effect), **tracing.list_log_facts(effect.run_id, claim.token)),
         parts.leases.hold_claim(claim.token, effect.run_id, may_hand_over=step.may_hand_over(claim)) as abort,
-        tracing.record_step(effect.run_id, claim.token, _span_attributes(effect)),
+        tracing.record_step(effect.run_id, claim.token, _build_span_attributes(effect)),
     ):
         done = step.do(parts, claim, abort)
     record_duration(f"step.held.{step.queue.value}", time.monotonic() - began)
@@ -115,7 +115,7 @@ def _run_claimed(step: RunStep[EffectT, ClaimT], parts: WorkerContext, effect: E
             done.then()
 
 
-def _span_attributes(effect: Effect) -> dict[str, tracing.Value]:
+def _build_span_attributes(effect: Effect) -> dict[str, tracing.Value]:
     """The attributes of the step's span, beside those that the step adds."""
     place = {names.ITERATION: effect.iteration, names.ATTEMPT: effect.attempt}
     if isinstance(effect, Iterate):
@@ -126,7 +126,7 @@ def _span_attributes(effect: Effect) -> dict[str, tracing.Value]:
     return {names.OPERATION: operation, names.POSITION: effect.position, **place}
 
 
-def _log_fields(effect: Effect) -> Mapping[str, object]:
+def _build_log_fields(effect: Effect) -> Mapping[str, object]:
     """The fields of every log line of the step."""
     named = {"run_id": effect.run_id, "iteration": effect.iteration, "attempt": effect.attempt}
     return named if isinstance(effect, TurnEffect) else {**named, "call": effect.position}

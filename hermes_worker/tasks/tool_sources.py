@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.sources import ToolSource
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.extension import ToolSourceDeclaration
 from hermes_worker.observe import count, log
+from hermes_worker.store.tool_sources import ToolSources
 
 _LOOK_EVERY_S = 0.5
 _AGAIN_S = 15.0
 """After a failure a source is asked again this soon."""
-
-
-class SourceStore(Protocol):
-    """``store.tool_sources.ToolSources``."""
-
-    def write(self, source: str, definitions: Sequence[str]) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -50,7 +44,7 @@ class ToolLister:
     def __init__(
         self,
         sources: Mapping[str, tuple[ToolSourceDeclaration, ToolSource]],
-        store: SourceStore,
+        store: ToolSources,
         taken: Collection[str],
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, dump_canonical_json
 from hermes_worker.models.base import Abort, OnDelta, Provider
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.endpoint import Endpoint
@@ -58,7 +58,7 @@ class AskedModel:
     def last(self) -> str:
         """The text of the newest row: the user's message or a tool's result."""
         content = self.messages[-1].get("content") or ""
-        return content if isinstance(content, str) else canonical_json(content)
+        return content if isinstance(content, str) else dump_canonical_json(content)
 
 
 class ScriptedModel:
@@ -142,10 +142,10 @@ class ModelChainOfOne:
     def __len__(self) -> int:
         return 1
 
-    def credentials(self, model: str, position: int) -> Sequence[str]:
+    def list_credentials(self, model: str, position: int) -> Sequence[str]:
         return ()
 
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+    def resolve_route(self, model: str, position: int, credential: str = "") -> ModelRoute:
         return ModelRoute(
             provider=self._provider, name=PROVIDER, model=model, host="", wire="chat_completions", credential=PROVIDER
         )
@@ -164,7 +164,9 @@ def _play(script: Sequence[Saying]) -> Callable[[AskedModel], Saying]:
 def _build_reply(said: str | WantedCall | Sequence[WantedCall], request: ModelRequest, asked: AskedModel) -> Any:
     calls = [said] if isinstance(said, WantedCall) else [] if isinstance(said, str) else list(said)
     requests = tuple(
-        ToolRequest(id=f"call_{asked.replies}_{number}", name=one.name, arguments=canonical_json(dict(one.arguments)))
+        ToolRequest(
+            id=f"call_{asked.replies}_{number}", name=one.name, arguments=dump_canonical_json(dict(one.arguments))
+        )
         for number, one in enumerate(calls)
     )
     text = said if isinstance(said, str) else ""

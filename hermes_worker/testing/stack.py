@@ -1,4 +1,4 @@
-"""The product in one process, for a test: real steps over real rows, done one after the other by whoever calls."""
+"""The product in one process, for a test: real steps over real rows, done one by one on the caller's thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_worker.broker.queue import build_home_client
 from hermes_worker.core.json_values import parse_json
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.extension import Agent, Extension, ToolDeclaration
-from hermes_worker.local.paths import embedded_database_url
+from hermes_worker.local.paths import build_embedded_database_url
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.services.submission import Submission, accept
 from hermes_worker.settings import load_settings
@@ -124,7 +124,7 @@ class AgentStack:
             **(environ or {}),
         }
         settings = load_settings(chosen)
-        database_file = Path(str(Database(embedded_database_url(home)).url.database))
+        database_file = Path(str(Database(build_embedded_database_url(home)).url.database))
         if not database_file.exists():
             shutil.copyfile(_make_template(), database_file)
         self._hints = HintList()
@@ -216,7 +216,9 @@ class AgentStack:
     def _start_worker(self) -> WorkerContext:
         self._workers += 1
         options = WorkerOptions(name=f"test-worker-{self._workers}")
-        return build_step_parts(self.client, options, WorkerModels(chain=ModelChainOfOne(self.model), prices=_prices()))
+        return build_step_parts(
+            self.client, options, WorkerModels(chain=ModelChainOfOne(self.model), prices=_load_prices())
+        )
 
     def _do_step(self, hint: Hint) -> None:
         try:
@@ -255,7 +257,7 @@ def _make_template() -> Path:
 
 
 @cache
-def _prices() -> Mapping[tuple[str, str], Any]:
+def _load_prices() -> Mapping[tuple[str, str], Any]:
     from hermes_worker.core.pricing import parse_own_price
 
     return dict([parse_own_price(_PRICE)])

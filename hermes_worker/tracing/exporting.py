@@ -51,11 +51,11 @@ class SpanExporter:
         self._processor.force_flush(_FLUSH_MS)
 
     def _convert_record(self, record: SpanRecord) -> ReadableSpan:
-        parent = None if record.parent is None else _span_context(record.trace, record.parent)
+        parent = None if record.parent is None else _build_span_context(record.trace, record.parent)
         error = {} if record.error is None else {names.ERROR: record.error}
         return ReadableSpan(
             record.name,
-            context=_span_context(record.trace, record.span),
+            context=_build_span_context(record.trace, record.span),
             parent=parent,
             resource=self._resource,
             attributes={**record.attributes, **error},
@@ -68,7 +68,7 @@ class SpanExporter:
         )
 
 
-def _span_context(trace: int, span: int) -> SpanContext:
+def _build_span_context(trace: int, span: int) -> SpanContext:
     return SpanContext(trace, span, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 

@@ -96,7 +96,7 @@ class SpanRecorder:
         finally:
             _current.reset(reset)
             self._put(
-                _span_name(opened.attributes), run_id, derive_step_span_id(token), (began_at, opened.attributes, error)
+                _name_span(opened.attributes), run_id, derive_step_span_id(token), (began_at, opened.attributes, error)
             )
 
     def record_submission(self, run_id: str, source: str, request_id: str | None = None) -> None:
@@ -112,7 +112,7 @@ class SpanRecorder:
         takes them. Safe to repeat: the same run gives the same span.
         """
         for end in ends:
-            self._sink.put(_span_of_run(end))
+            self._sink.put(_build_run_span(end))
         if ends:
             self._sink.flush()
 
@@ -167,13 +167,13 @@ def _add_conversation(attributes: dict[str, Value], chain: RunChain) -> dict[str
     return attributes if chain.session_id is None else {names.CONVERSATION: chain.session_id, **attributes}
 
 
-def _span_name(attributes: dict[str, Value]) -> str:
+def _name_span(attributes: dict[str, Value]) -> str:
     operation = str(attributes.get(names.OPERATION, names.DELIVER))
     what = attributes.get(names.TOOL) or attributes.get(names.REQUEST_MODEL) or attributes.get(names.PLATFORM)
     return f"{operation} {what}" if what else operation
 
 
-def _span_of_run(end: RunEnd) -> SpanRecord:
+def _build_run_span(end: RunEnd) -> SpanRecord:
     above = end.parent_id or end.cause_id
     return SpanRecord(
         name=f"{names.INVOKE_AGENT} {names.AGENT_NAME}",

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hermes_worker.core.messages import Message, ModelReply, canonical_json
+from hermes_worker.core.messages import Message, ModelReply, dump_canonical_json
 from hermes_worker.safety.redaction import Redactor
 
 TEXT_CHARS_MAX = 16_000
@@ -28,7 +28,7 @@ def render_told(rows: Sequence[Message], redactor: Redactor) -> str:
     """The messages to the model since its last reply."""
     answered = next((place for place in range(len(rows), 0, -1) if rows[place - 1].role == "assistant"), 0)
     return _render_document(
-        [{"role": row.role, "parts": list(_message_parts(row))} for row in rows[answered:]], redactor
+        [{"role": row.role, "parts": list(_iterate_message_parts(row))} for row in rows[answered:]], redactor
     )
 
 
@@ -40,7 +40,7 @@ def render_reply(reply: ModelReply, redactor: Redactor) -> str:
     return _render_document([{"role": "assistant", "parts": parts, "finish_reason": reply.finish_reason}], redactor)
 
 
-def _message_parts(row: Message) -> Iterator[dict[str, str]]:
+def _iterate_message_parts(row: Message) -> Iterator[dict[str, str]]:
     body: dict[str, Any] = json.loads(row.body)
     content = body.get("content")
     for part in content if isinstance(content, list) else [{"type": "text", "text": content}]:
@@ -61,4 +61,4 @@ def _render_document(messages: list[dict[str, Any]], redactor: Redactor) -> str:
             if name in part:
                 part[name] = redact_and_cut(part[name], redactor, max(0, left))
                 left -= len(part[name])
-    return canonical_json(messages)
+    return dump_canonical_json(messages)

@@ -1,6 +1,6 @@
 // Who may come in: keys, and for operators the tenants with what they may use.
-import { age, Ago, ask, brief, Confirm, Dialog, html, may, Notice, number, State, useField, user, useState, visible } from "./core.js";
-import { usePoll } from "./live.js";
+import { age, Ago, ask, brief, Danger, Dialog, html, may, Notice, number, State, useField, user, useState, visible } from "./core.js";
+import { useActions, usePoll } from "./live.js";
 
 const SCOPES = ["runs:read", "runs:write", "approve", "jobs", "memory", "ops:read", "admin"];
 
@@ -11,29 +11,22 @@ function conditionOf(key) {
 
 export function Access() {
   const tenant = useField(user().tenant);
-  const [error, setError] = useState(null);
-  const [made, setMade] = useState(null);
-  const [ending, setEnding] = useState(null);
+  const [made, setMade] = useState(null), [wrong, setWrong] = useState(null);
   const keys = usePoll(() => ask("GET", "v1/keys", { params: { tenant: tenant.value } }), 4000, [tenant.value], { lists: ["audit"] });
   const tenants = usePoll(async () => (user().is_operator ? (await ask("GET", "v1/tenants")).data : []), 8000, [], { lists: ["audit"] });
-  const revoke = async (key) => {
-    setEnding(null);
-    try { await ask("DELETE", `v1/keys/${key.key_id}`, { params: { tenant: tenant.value } }); setError(null); } catch (refusal) { setError(refusal); }
-    keys.again();
-  };
-  return html`<header><h1>Access</h1></header><${Notice} error=${error ?? keys.error ?? tenants.error} />
+  const [act, refusal] = useActions(keys.again);
+  return html`<header><h1>Access</h1></header><${Notice} error=${refusal ?? wrong ?? keys.error ?? tenants.error} />
     ${made && html`<${Shown} made=${made} close=${() => setMade(null)} />`}
-    ${ending && html`<${Confirm} title="Revoke this key?" yes=${() => revoke(ending)} no=${() => setEnding(null)}><p>Whoever holds <span class="mono">${brief(ending.key_id)}</span> (${brief(ending.holder)}) is out at once, in the page as well.</p></${Confirm}>`}
     ${tenants.data?.length > 1 && html`<section class="panel"><header><h2>Tenants</h2></header><div class="scroll"><table><thead><tr><th>State</th><th>Tenant</th><th class="num">Keys</th><th class="num">Runs</th></tr></thead>
       <tbody>${tenants.data.map((each) => html`<tr key=${each.name}><td><${State} of=${each.disabled_at ? "disabled" : "enabled"} /></td>
         <td><button class="plain" aria-pressed=${each.name === tenant.value} onClick=${() => tenant.set(each.name)}>${brief(each.name)}</button></td><td class="num">${number(each.keys)}</td><td class="num">${number(each.runs)}</td></tr>`)}</tbody></table></div></section>`}
     <section class="panel"><header><h2>Keys of ${brief(tenant.value)}</h2></header>
-      <${NewKey} tenant=${tenant.value} done=${(key) => { setMade(key); keys.again(); }} failed=${setError} />
+      <${NewKey} tenant=${tenant.value} done=${(key) => { setMade(key); keys.again(); }} failed=${setWrong} />
       ${keys.data && !keys.data.data.length && html`<div class="empty">No key was made. The key of the installation is none of these.</div>`}
       ${keys.data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Key</th><th>Holder</th><th>May</th><th class="num">Used</th><th class="num">Made</th><th><span class="hidden">Actions</span></th></tr></thead>
         <tbody>${keys.data.data.map((key) => html`<tr key=${key.key_id}><td><${State} of=${conditionOf(key)} /></td><td class="mono">${brief(key.key_id)}</td><td>${brief(key.holder)}</td>
           <td>${key.scopes.map((scope) => html`<span class="tag">${brief(scope)}</span>`)}</td><td class="num">${age(key.last_used_at)}</td><td class="num">${age(key.created_at)}</td>
-          <td>${conditionOf(key) === "valid" && html`<button class="danger" onClick=${() => setEnding(key)}>Revoke</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+          <td>${conditionOf(key) === "valid" && html`<${Danger} label="Revoke" title="Revoke this key?" act=${() => act("DELETE", `v1/keys/${key.key_id}`, { params: { tenant: tenant.value } })}><p>Whoever holds <span class="mono">${brief(key.key_id)}</span> (${brief(key.holder)}) is out at once, in the page as well.</p></${Danger}>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 function NewKey({ tenant, done, failed }) {
@@ -63,18 +56,13 @@ const LIMITS = { runs: "Runs at work", queued: "Runs that wait", submits_per_min
 
 export function Tenants() {
   const { data, error, again } = usePoll(() => ask("GET", "v1/tenants"), 8000, [], { lists: ["audit", "runs"], leastMs: 4000 });
-  const name = useField(), [refusal, setRefusal] = useState(null), [ending, setEnding] = useState(null), [open, setOpen] = useState(null);
-  const act = async (path, body, done) => {
-    try { await ask("POST", path, { body }); setRefusal(null); done?.(); } catch (wrong) { setRefusal(wrong); }
-    again();
-  };
+  const name = useField(), [act, refusal] = useActions(again), [open, setOpen] = useState(null);
   const of = (tenant) => `v1/tenants/${encodeURIComponent(tenant)}`;
   return html`<header><h1>Tenants</h1></header><${Notice} error=${refusal ?? error} />
-    ${ending && html`<${Confirm} title="Disable this tenant?" yes=${() => { act(`${of(ending)}/disable`, {}); setEnding(null); }} no=${() => setEnding(null)}><p>The keys and routes of <span class="mono">${brief(ending)}</span> are refused, and its schedule holds. What is at work ends by itself.</p></${Confirm}>`}
-    <section class="panel">${may("admin") && html`<form class="filters" onSubmit=${(event) => { event.preventDefault(); act("v1/tenants", { name: name.value.trim() }, () => name.set("")); }}><div><label for="tenant-name">A tenant called</label><input id="tenant-name" required maxlength="60" autocomplete="off" ...${name.bind} /></div><button class="main">Make it</button></form>`}
+    <section class="panel">${may("admin") && html`<form class="filters" onSubmit=${(event) => { event.preventDefault(); act("POST", "v1/tenants", { body: { name: name.value.trim() } }, () => name.set("")); }}><div><label for="tenant-name">A tenant called</label><input id="tenant-name" required maxlength="60" autocomplete="off" ...${name.bind} /></div><button class="main">Make it</button></form>`}
       ${data?.data.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Tenants"><thead><tr><th>State</th><th>Tenant</th><th class="num">Keys</th><th class="num">Runs</th><th class="num">Since</th><th><span class="hidden">Actions</span></th></tr></thead>
         <tbody>${data.data.map((each) => html`<tr key=${each.name}><td><${State} of=${each.disabled_at ? "disabled" : "enabled"} /></td><td>${brief(each.name)}</td><td class="num">${number(each.keys)}</td><td class="num">${number(each.runs)}</td><td class="num"><${Ago} at=${each.created_at} /></td>
-          <td class="actions"><button aria-expanded=${open === each.name} onClick=${() => setOpen(open === each.name ? null : each.name)}>Limits</button> ${may("admin") && (each.disabled_at ? html`<button onClick=${() => act(`${of(each.name)}/enable`)}>Enable</button>` : html`<button class="danger" onClick=${() => setEnding(each.name)}>Disable</button>`)}</td></tr>`)}</tbody></table></div>`}</section>
+          <td class="actions"><button aria-expanded=${open === each.name} onClick=${() => setOpen(open === each.name ? null : each.name)}>Limits</button> ${may("admin") && (each.disabled_at ? html`<button onClick=${() => act("POST", `${of(each.name)}/enable`)}>Enable</button>` : html`<${Danger} label="Disable" title="Disable this tenant?" act=${() => act("POST", `${of(each.name)}/disable`, { body: {} })}><p>The keys and routes of <span class="mono">${brief(each.name)}</span> are refused, and its schedule holds. What is at work ends by itself.</p></${Danger}>`)}</td></tr>`)}</tbody></table></div>`}</section>
     ${open && html`<${Limits} key=${open} tenant=${open} />`}`;
 }
 

@@ -1,7 +1,7 @@
 // A conversation as people read one: who said what, and between it the calls of tools as cards, the questions where they were
 // asked, and notes of what happened. Runs build theirs from events, sessions from messages; both are drawn here.
 import { ask, brief, Gap, hour, html, may, Notice, number, span, State, Text, to, useEffect, useState, useWindow, visible, when } from "./core.js";
-import { Code, differing, Markdown } from "./markdown.js";
+import { Code, differing, Markdown, Typed } from "./markdown.js";
 import { Waiting } from "./inbox.js";
 
 const KEPT_MAX = 20000;
@@ -10,7 +10,7 @@ const PASSING = ["tool.generating"];
 /** What happened in a run, made from its events in their order. Of very many the newest are kept. */
 export class Story {
   constructor() {
-    Object.assign(this, { items: [], rows: [], spans: [], running: new Map(), places: new Map(), waits: new Map(), draft: "", thought: "", dropped: 0, gone: 0, settled: 0, free: null, firstAt: null, parked: null, iteration: undefined });
+    Object.assign(this, { items: [], rows: [], spans: [], running: new Map(), called: new Set(), places: new Map(), waits: new Map(), draft: "", thought: "", dropped: 0, gone: 0, settled: 0, free: null, firstAt: null, parked: null, iteration: undefined });
   }
 
   put(item) {
@@ -58,6 +58,7 @@ export class Story {
         call.from ??= at - (event.duration ?? 0);
         this.spent("tool", call.from, at, event.tool, { item: call, isBad: event.error });
         this.running.delete(event.position ?? 0);
+        this.called.add(this.iteration);
         this.settled += 1;
         this.free = at;
         break;
@@ -130,7 +131,7 @@ function diffOf(tool, of) {
 const LANGUAGES = { __proto__: null, js: "js", mjs: "js", ts: "ts", py: "py", sh: "sh", json: "json", css: "css", go: "go", rs: "rust", sql: "sql", yaml: "yaml", yml: "yaml", toml: "toml", java: "java", c: "c", h: "c", cpp: "cpp", rb: "rb" };
 
 /** What a call was given: the difference, the program or the command itself where there is one. */
-function Given({ tool, given }) {
+export function Given({ tool, given }) {
   const of = parsed(given), diff = of && diffOf(tool, of);
   if (diff) return html`<pre tabindex="0" class="diff">${differing(visible(diff))}</pre>`;
   if (of && tool === "write_file" && typeof of.content === "string") return html`<p class="soft mono">${visible(of.path)}</p><${Code} text=${visible(of.content.slice(0, 20000))} language=${LANGUAGES[String(of.path).split(".").pop()] ?? ""} />`;
@@ -140,7 +141,7 @@ function Given({ tool, given }) {
 }
 
 /** What came of a call. What a command printed is shown as it printed it, and all else that the result says below. */
-function Gotten({ result }) {
+export function Gotten({ result }) {
   const of = typeof result === "string" && result[0] === "{" ? parsed(result) : null;
   if (!of || typeof of.output !== "string") return html`<${Text} of=${of ?? result} mono />`;
   const { output, exit_code: code, ...rest } = of, left = Object.entries(rest).filter(([, value]) => value !== null && value !== "" && value !== false);
@@ -188,11 +189,23 @@ function Question({ item, waits, again }) {
     ${answer?.changed_arguments && html`<p class="soft">It ran with these instead</p><${Text} of=${answer.changed_arguments} mono />`}</div>`;
 }
 
+const FILE = /\n([^\n]{1,200}):\n```\n([^]*?)\n```(?=\n|$)/; // as the page sends one
+
+/** What a person said, as they typed it: a text, the texts of files, and pictures. */
+function Said({ of }) {
+  return [of].flat().map((part) => {
+    const text = typeof part === "string" ? part : part?.text;
+    if (text === undefined) return html`<span class="tag">${/image/.test(part?.type) ? "picture" : brief(part?.type ?? "part")}</span>`;
+    // The text before each file, the name of the file, what it holds, and so on.
+    return text.split(FILE).map((piece, n, all) => (n % 3 === 0 ? piece && html`<${Typed} of=${piece} />` : n % 3 === 1 && html`<details><summary>${brief(piece)}</summary><${Code} text=${visible(all[n + 1].slice(0, 20000))} /></details>`));
+  });
+}
+
 /** One thing of a conversation. `tools` are what the view adds to a reply, such as forking behind it. */
 function Item({ item, n, id, opened, waits, again, kids, tools, goTo }) {
   const at = html`<span class="when"><time title=${when(item.at)}>${hour(item.at)}</time></span>`;
   switch (item.kind) {
-    case "person": return html`<li data-n=${n} class="person">${at}<div class="said">${(item.by || item.isSteer) && html`<div class="soft">${item.isSteer ? "said while it worked" : ""}${item.by ? ` by ${visible(item.by)}` : ""}</div>`}<${Markdown} of=${item.text} /></div></li>`;
+    case "person": return html`<li data-n=${n} class="person">${at}<div class="said">${(item.by || item.isSteer) && html`<div class="soft">${item.isSteer ? "said while it worked" : ""}${item.by ? ` by ${visible(item.by)}` : ""}</div>`}<${Said} of=${item.text} />${item.note && html`<div class="soft">${item.note}</div>`}</div></li>`;
     case "agent": return html`<li data-n=${n} class="agent">${at}<div>
       ${item.thought && html`<details class="thought"><summary class="soft">Thought</summary><${Text} of=${item.thought} /></details>`}
       ${item.text ? html`<${Markdown} of=${item.text} />` : item.step !== undefined && html`<span class="soft">(calls tools)</span>`}${tools?.(item)}</div></li>`;
@@ -208,7 +221,7 @@ export function Conversation({ id, items, dropped = 0, first, draft, thought, op
   const { from, to: till, above, below, box, onScroll, show } = useWindow(items.length, 44, { follows: true, epoch: dropped });
   useEffect(() => { if (goTo) show(items.indexOf(goTo.item)); }, [goTo]);
   return html`<div class="scroll tall" ref=${box} onScroll=${onScroll} tabindex="0"><ol class="talk story" aria-label=${label} data-count=${items.length}>
-      ${dropped === 0 && first && html`<li class="person"><span class="when">asked</span><div class="said"><${Markdown} of=${first} /></div></li>`}
+      ${dropped === 0 && first && html`<li class="person"><span class="when">asked</span><div class="said"><${Said} of=${first} /></div></li>`}
       <${Gap} px=${above} />${items.slice(from, till).map((item, n) => html`<${Item} key=${dropped + from + n} item=${item} n=${from + n} id=${id} opened=${opened} waits=${waits} again=${again} kids=${kids} tools=${tools} goTo=${goTo} />`)}<${Gap} px=${below} />
       ${(draft || thought) && html`<li class="agent"><span class="when">writes</span><div>${thought && html`<div class="soft thought">${visible(thought.slice(-400))}</div>`}${draft && html`<${Markdown} of=${draft} />`}</div></li>`}</ol></div>`;
 }

@@ -75,17 +75,24 @@ export async function ask(method, path, { params, body, key } = {}) {
 }
 
 const SPARE_PX = 500;
+const PAPER = matchMedia("print");
 const AT_END_PX = 40;
 
-/** A long list in a box that scrolls: which of its `count` rows are drawn, and how much room the others take. A drawn row has
- * `data-n`, its number. Rows may differ in height: one that was never drawn counts as the others do on the average. With
+/** A long list in a box that scrolls: which of its `count` rows are drawn, and how much room the others take. On paper all are.
+ * A drawn row has `data-n`, its number. Rows may differ in height: one that was never drawn counts as the others do on the average. With
  * `follows` the box stays at its end for as long as nobody scrolls up. Rows of another `epoch` are other rows. */
 export function useWindow(count, guessPx, { follows = false, epoch = 0 } = {}) {
   const box = useRef(null), kept = useRef(null), [, draw] = useState(0);
+  useEffect(() => {
+    const drawn = () => draw((n) => n + 1);
+    PAPER.addEventListener("change", drawn);
+    return () => PAPER.removeEventListener("change", drawn);
+  }, []);
   if (kept.current?.epoch !== epoch) kept.current = { epoch, heights: [], sum: 0, known: 0, lead: 0, from: 0, to: 0, isAtEnd: kept.current?.isAtEnd ?? true };
   const all = kept.current;
 
   const seen = (spare) => {
+    if (PAPER.matches) return { from: 0, to: count, above: 0, below: 0 };
     const top = (box.current?.scrollTop ?? 0) - all.lead, bottom = top + (box.current?.clientHeight || 800), usual = all.known ? all.sum / all.known : guessPx;
     let from = 0, to = 0, above = 0, y = 0;
     for (; to < count && y < bottom + spare; to++) {
@@ -257,11 +264,14 @@ export function brief(text) {
 
 const KINDS = {
   __proto__: null,
-  completed: "good", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
+  completed: "good", alive: "good", "at work": "busy", succeeded: "good", delivered: "good", running: "busy", stopping: "busy", attempting: "busy",
   failed: "bad", expired: "bad", unknown: "bad", abandoned: "bad", deny: "bad", refused: "bad",
   once: "good", session: "good", always: "good", answered: "good", ok: "good", error: "bad",
   waiting_for_approval: "wait", waiting_for_input: "wait", waiting: "wait", approved: "good", ready: "good", usable: "good", enabled: "good", new: "wait", waiting_for_capacity: "wait", paused: "wait",
 };
+
+/** Whether a delivery is not tried again until somebody asks for it. */
+export const isLost = (delivery) => ["failed", "abandoned"].includes(delivery.state);
 
 export const kindOf = (status) => KINDS[status] ?? "";
 
@@ -309,6 +319,13 @@ export function Dialog({ title, close, children }) {
 export function Confirm({ title, yes, no, children }) {
   return html`<${Dialog} title=${title} close=${no}>${(dismiss) => html`${children}
     <div class="row"><button class="main" onClick=${yes}>Do it</button><button onClick=${dismiss}>Leave it</button></div>`}</${Dialog}>`;
+}
+
+/** A button that takes something away. It asks before it does: `title` is the question, and the children say what follows. */
+export function Danger({ label, title, act, children }) {
+  const [isAsked, setAsked] = useState(false);
+  return html`<button type="button" class="danger" onClick=${() => setAsked(true)}>${label}</button>
+    ${isAsked && html`<${Confirm} title=${title} yes=${() => { setAsked(false); act(); }} no=${() => setAsked(false)}>${children}</${Confirm}>`}`;
 }
 
 export function Older({ more }) {

@@ -1,23 +1,17 @@
 // Accounts that people write to, and who may speak to the agent there.
-import { age, ask, brief, Confirm, html, Notice, State, useField, useState } from "./core.js";
-import { usePoll } from "./live.js";
+import { age, ask, brief, Danger, html, Notice, State, useField, useState } from "./core.js";
+import { useActions, usePoll } from "./live.js";
 
 const ROLES = ["owner", "member", "guest"];
 
 export function Gateway() {
   const { data, error, again } = usePoll(() => ask("GET", "v1/gateway/accounts"), 3000, [], { lists: ["gateway"] });
-  const [said, setSaid] = useState(null);
-  const [leaving, setLeaving] = useState(null);
-  const act = async (...request) => {
-    try { await ask(...request); setSaid(null); } catch (refusal) { setSaid(refusal); }
-    again();
-  };
+  const [act, said] = useActions(again);
   const turnAway = (account, person) => act("DELETE", "v1/gateway/people", { params: { account, person } });
   const accounts = data?.data ?? [];
   const of = (kind) => accounts.flatMap((account) => account[kind].map((each) => ({ ...each, account: account.account })));
   const asking = of("asking"), people = of("people");
   return html`<header><h1>Gateway</h1></header><${Notice} error=${said ?? error} />
-    ${leaving && html`<${Confirm} title="Let them speak no more?" yes=${() => { turnAway(leaving.account, leaving.person); setLeaving(null); }} no=${() => setLeaving(null)}><p><span class="mono">${brief(leaving.person)}</span> is a stranger on ${brief(leaving.account)} from then on.</p></${Confirm}>`}
     <section class="panel"><header><h2>Accounts</h2></header>${data && !accounts.length && html`<div class="empty">No account was listened to yet.</div>`}
       ${accounts.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Accounts"><thead><tr><th>State</th><th>Account</th><th>Events come by</th><th>Listened to by</th><th class="num">Last look</th><th>Last error</th></tr></thead>
         <tbody>${accounts.map((each) => html`<tr key=${each.account}><td><${State} of=${each.error ? "failed" : each.holder || each.mode === "webhook" ? "running" : "nobody listens"} /></td><td class="mono">${brief(each.account)}</td><td>${brief(each.mode)}</td>
@@ -27,11 +21,11 @@ export function Gateway() {
       ${data && !asking.length && html`<div class="empty">Nobody asks.</div>`}
       ${asking.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Asks to be let in"><thead><tr><th>Account</th><th>Tenant</th><th>Person</th><th class="num">Asked</th><th class="num">Code is good</th><th><span class="hidden">Actions</span></th></tr></thead>
         <tbody>${asking.map((each) => html`<tr key=${`${each.account} ${each.tenant} ${each.person}`}><td class="mono">${brief(each.account)}</td><td>${brief(each.tenant)}</td><td class="mono">${brief(each.person)}</td><td class="num">${age(each.asked_at)}</td><td class="num">${age(each.expires_at)}</td>
-          <td><button class="danger" onClick=${() => turnAway(each.account, each.person)}>Refuse</button></td></tr>`)}</tbody></table></div>`}</section>
+          <td><${Danger} label="Refuse" title="Refuse them?" act=${() => turnAway(each.account, each.person)}><p>The code of <span class="mono">${brief(each.person)}</span> is worth nothing any more. They may ask for another one.</p></${Danger}></td></tr>`)}</tbody></table></div>`}</section>
     <section class="panel"><header><h2>Let in with a code</h2></header>${data && !people.length && html`<div class="empty">Nobody was let in with a code. Who is allowed by settings is not listed here.</div>`}
       ${people.length > 0 && html`<div class="scroll" tabindex="0"><table aria-label="Let in with a code"><thead><tr><th>Account</th><th>Tenant</th><th>Person</th><th>Role</th><th class="num">Since</th><th><span class="hidden">Actions</span></th></tr></thead>
         <tbody>${people.map((each) => html`<tr key=${`${each.account} ${each.tenant} ${each.person}`}><td class="mono">${brief(each.account)}</td><td>${brief(each.tenant)}</td><td class="mono">${brief(each.person)}</td><td>${brief(each.role)}</td><td class="num">${age(each.paired_at)}</td>
-          <td><button class="danger" onClick=${() => setLeaving(each)}>Revoke</button></td></tr>`)}</tbody></table></div>`}</section>`;
+          <td><${Danger} label="Revoke" title="Let them speak no more?" act=${() => turnAway(each.account, each.person)}><p><span class="mono">${brief(each.person)}</span> is a stranger on ${brief(each.account)} from then on.</p></${Danger}></td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 /** The person tells the code to somebody who is in: so the two know of each other, and an id that asks is not enough. */

@@ -5,6 +5,7 @@ import { useOlder } from "./live.js";
 
 const WORDS = { __proto__: null, once: "Allow once", session: "Allow in this session", always: "Always allow", deny: "Deny" };
 
+const LASTING = { __proto__: null, session: "“Allow in this session” holds for this session", always: "“Always allow” holds for good" };
 const TOLD_MAX = 3;
 
 export function Inbox({ waiting }) {
@@ -67,7 +68,7 @@ function History() {
   return html`<${Notice} error=${error} />${rows?.length > 0 && html`<section class="panel"><header><h2>History</h2></header><div class="scroll"><table aria-label="Closed questions">
     <thead><tr><th>Outcome</th><th>What was asked</th><th>Run</th><th>By</th><th>Why</th><th>Permits from now on</th><th class="num">Waited</th><th class="num">Age</th></tr></thead>
     <tbody>${rows.map((each) => html`<tr key=${each.id}><td><${State} of=${each.outcome} /></td>
-      <td><span class="mono">${brief(each.tool)}</span> ${brief(each.command ?? each.question ?? each.description)}</td><td><a class="one" href=${to("runs", each.run_id)} title=${each.run_id}>${brief(each.title ?? short(each.run_id))}</a></td>
+      <td><span class="mono">${brief(each.tool)}</span> ${brief(each.command ?? each.question ?? each.description)}${each.changed_arguments !== null && html`<div><span class="soft">It ran with these instead: </span><span class="mono">${brief(each.changed_arguments)}</span></div>`}</td><td><a class="one" href=${to("runs", each.run_id)} title=${each.run_id}>${brief(each.title ?? short(each.run_id))}</a></td>
       <td class="nowrap">${brief(each.by ?? "–")}</td><td>${brief(each.reason ?? "")}</td><td>${each.permits !== null && html`<span class="mono">${brief(each.permits)}</span> ${PERMITTED[each.outcome]}`}</td>
       <td class="num">${span(each.closed_at - each.created_at)}</td><td class="num"><${Ago} at=${each.closed_at} /></td></tr>`)}</tbody></table></div><${Older} more=${more} /></section>`}`;
 }
@@ -86,6 +87,14 @@ function Asked({ wait }) {
   return /^(\*\*\* Begin Patch|--- |diff )/m.test(wait.command) ? html`<pre tabindex="0" class="diff">${differing(visible(wait.command))}</pre>` : html`<${Text} of=${wait.command} mono whole />`;
 }
 
+/** Why a person is asked, without the dangers, which stand below what is asked. */
+function remarkOf({ description }, keys) {
+  const named = keys.join("; "), at = named ? (description ?? "").indexOf(named) : -1;
+  return at < 0 ? description : description.slice(at + named.length).replace(/^; /, "") || "A person decides about what is dangerous.";
+}
+
+/** A question, in the order in which one decides: whose it is, why it is asked, all of what would run, its dangers, what
+ * happens on no, and the answers that the server accepts. */
 export function Waiting({ wait, again, told, mine, isTitled, isHere }) {
   const reason = useField(), text = useField();
   const [changed, setChanged] = useState(null);
@@ -127,22 +136,23 @@ export function Waiting({ wait, again, told, mine, isTitled, isHere }) {
   const isOurs = wait.tenant === user().tenant;
   const mayAnswer = isOurs && (isApproval ? may("approve") : may("runs:write"));
   const keys = wait.pattern_keys?.length ? wait.pattern_keys : wait.pattern_key ? [wait.pattern_key] : [];
-  const choices = isApproval ? (wait.choices.length ? wait.choices : Object.keys(WORDS)) : wait.choices;
+  const choices = isApproval && !wait.choices.length ? Object.keys(WORDS) : wait.choices, lasting = isApproval ? choices.filter((choice) => LASTING[choice]) : [];
+  const remark = remarkOf(wait, keys), end = wait.expires_at ? age(wait.expires_at) : null;
   return html`<article class="ask" tabindex="-1" aria-label=${`${wait.kind} of ${wait.run_id}`}>
-    <div class="row"><strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>
-      ${!isTitled && !isHere && isOurs && html`<a href=${to("runs", wait.run_id)} title=${wait.run_id}>${brief(wait.title ?? short(wait.run_id))}</a>`}${!isOurs && html`<span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
-      <span class="soft mono" title="What this question is called in chats">${wait.code}</span><span class="soft">waits <${Ago} at=${wait.created_at} />${wait.expires_at ? `, ends ${age(wait.expires_at)}` : ""}</span></div>
-    ${wait.description && html`<p><span class="soft">Why it is asked: </span>${visible(wait.description)}</p>`}
-    ${keys.length > 0 && html`<p class="dangers">${keys.map((key) => html`<span class="tag bad">${visible(key)}</span>`)}</p>`}
+    <div class="row">${!isTitled && !isHere && html`<strong>${isOurs ? html`<a href=${to("runs", wait.run_id)} title=${wait.run_id}>${brief(wait.title ?? short(wait.run_id))}</a>` : brief(wait.title ?? short(wait.run_id))}</strong>`}
+      <strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>${!isOurs && html`<span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
+      <span class="soft mono" title="What this question is called in chats">${wait.code}</span><span class="soft">waits <${Ago} at=${wait.created_at} />${end ? `, ends ${end}` : ""}</span></div>
+    ${remark && html`<p><span class="soft">Why it is asked: </span>${visible(remark)}</p>`}
     <${Asked} wait=${wait} />
     ${wait.question && html`<${Text} of=${wait.question} whole />`}
-    ${isApproval && keys.length > 0 && choices.includes("always") && html`<p class="soft">Allowed in the session or always, nobody is asked about ${keys.length > 1 ? "these" : "this"} any more.</p>`}
-    ${mayAnswer && html`<p class="soft">${isApproval ? "On no, it does not run: the agent reads your reason and goes on without it." : "Your words go to the agent as they are."}${wait.expires_at ? ` Without an answer ${isApproval ? "it is denied" : "the agent goes on"} ${age(wait.expires_at)}.` : " Without an answer it waits."}</p>`}
+    ${keys.length > 0 && html`<p class="dangers"><span class="soft">${keys.length > 1 ? `${keys.length} dangers` : "Danger"} </span>${keys.map((key) => html`<span class="tag bad">${visible(key)}</span>`)}</p>`}
+    ${mayAnswer && html`<p class="soft">${isApproval ? "On no, it does not run: the agent reads your reason and goes on without it." : "Your words go to the agent as they are."}${end ? ` Without an answer ${isApproval ? "it is denied" : "the agent goes on"} ${end}.` : " Without an answer it waits."}
+      ${lasting.length > 0 && keys.length > 0 && ` ${lasting.map((choice) => LASTING[choice]).join(", ")}: nobody is asked about ${keys.length > 1 ? "these" : "this"} again.`}</p>`}
     ${!isOurs && html`<p class="soft">A key of the tenant ${brief(wait.tenant)} answers this.</p>`}
     ${mayAnswer && isApproval && html`<div class="row">
-      ${choices.filter((choice) => changed === null || choice === "once" || choice === "deny").map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}${changed !== null && choice === "once" ? " with the changed arguments" : ""}</button>`)}
+      ${choices.filter((choice) => changed === null || choice === "once" || choice === "deny").map((choice) => html`<button class=${choice === "once" ? "main" : choice === "deny" ? "danger" : ""} data-key=${changed === null ? { once: "a", deny: "d" }[choice] : undefined} disabled=${isBusy} onClick=${() => choose(choice)}>${WORDS[choice] ?? visible(choice)}${changed !== null && choice === "once" ? " with the changed arguments" : ""}</button>`)}
       <input aria-label="Why it is denied" placeholder="Why it is denied" ...${reason.bind} />
-      <button class="plain" onClick=${change}>${changed === null ? "Change arguments" : "Leave them"}</button></div>
+      ${may("runs:write") && html`<button class="plain" onClick=${change}>${changed === null ? "Change arguments" : "Leave them"}</button>`}</div>
       ${changed !== null && html`<textarea class="mono" aria-label="Changed arguments, as JSON" value=${changed} onInput=${(e) => setChanged(e.target.value)}></textarea>`}`}
     ${mayAnswer && !isApproval && html`<form class="row" onSubmit=${(e) => { e.preventDefault(); send("input", { text: text.value }, "you answered"); }}>
       ${choices.map((choice) => html`<button type="button" disabled=${isBusy} onClick=${() => send("input", { text: choice }, `you answered ${choice}`)}>${visible(choice)}</button>`)}

@@ -1,7 +1,6 @@
 // Jobs: their coming slots, what became of past ones, and writing one.
-import { Ago, ask, brief, Confirm, Dialog, Empty, html, Notice, number, State, to, useCalm, useEffect, useField, useState, visible, when } from "./core.js";
-import { usePoll } from "./live.js";
-import { useActions } from "./operations.js";
+import { Ago, ask, brief, Danger, Dialog, Empty, hour, html, Notice, number, State, to, useCalm, useEffect, useField, useState, visible, when } from "./core.js";
+import { useActions, usePoll } from "./live.js";
 
 const DAYS = 7;
 
@@ -17,8 +16,7 @@ function Calendar() {
     if (!jobs.has(slot.job_id)) jobs.set(slot.job_id, { name: slot.name, ats: [] });
     jobs.get(slot.job_id).ats.push(slot.at);
   }
-  const time = (at) => new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  const times = (ats) => (ats.length > 3 ? `${time(ats[0])} to ${time(ats.at(-1))}, ${ats.length} times` : ats.map(time).join(", "));
+  const times = (ats) => (ats.length > 3 ? `${hour(ats[0])} to ${hour(ats.at(-1))}, ${ats.length} times` : ats.map(hour).join(", "));
   return html`<section class="panel" aria-label="Calendar"><header><h2>Coming slots</h2><span class="soft">${data.has_more ? `the next ${number(data.data.length)}` : `of ${DAYS} days`}</span></header><div class="calendar">
     ${[...days].map(([day, jobs]) => html`<div key=${day}><b>${day}</b><ul>${[...jobs].map(([id, job]) => html`<li key=${id}><a href=${`#/schedule?job=${encodeURIComponent(id)}`}>${brief(job.name)}</a> <span class="soft">${times(job.ats)}</span></li>`)}</ul></div>`)}</div></section>`;
 }
@@ -37,18 +35,18 @@ export function Schedule({ query }) {
   const { data, error, again } = usePoll(() => ask("GET", "api/jobs", { params: { include_disabled: true } }), 3000, [], { lists: ["jobs"] });
   const [act, refusal] = useActions(again);
   const at = (text) => { const ms = Date.parse(text); return Number.isNaN(ms) ? brief(text ?? "–") : html`<${Ago} at=${ms / 1000} />`; };
-  const [editing, setEditing] = useState(null), [ending, setEnding] = useState(null);
+  const [editing, setEditing] = useState(null);
   const edited = query.get("edit"), close = () => { setEditing(null); if (edited) location.hash = "#/schedule"; again(); };
   const chosen = editing ?? (edited === "new" ? {} : data?.jobs.find((job) => job.id === edited));
   return html`<header><h1>Schedule</h1><span class="grow"></span><button class="main" onClick=${() => setEditing({})}>New job</button></header>${chosen && html`<${Editor} key=${chosen.id ?? "new"} job=${chosen} close=${close} />`}
-    ${ending && html`<${Confirm} title="Forget this job?" yes=${() => { act("DELETE", `api/jobs/${ending.id}`); setEnding(null); }} no=${() => setEnding(null)}><p>${brief(ending.name)} does not run any more. Its history is kept.</p></${Confirm}>`}<${Notice} error=${error ?? refusal} />${query.get("job") && html`<${Ledger} job=${query.get("job")} name=${data?.jobs.find((job) => job.id === query.get("job"))?.name} />`}<${Calendar} />
+    <${Notice} error=${error ?? refusal} />${query.get("job") && html`<${Ledger} job=${query.get("job")} name=${data?.jobs.find((job) => job.id === query.get("job"))?.name} />`}
     <section class="panel">${data && !data.jobs.length && html`<${Empty} next=${html`<button class="main" onClick=${() => setEditing({})}>Make the first one</button>`}>There is no job.</${Empty}>`}
     ${data?.jobs.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Job</th><th>When</th><th class="nowrap">Next</th><th>Last</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${data.jobs.map((job) => html`<tr key=${job.id}><td><${State} of=${job.state ?? (job.enabled ? "scheduled" : "paused")} /></td>
-        <td><a href=${`#/schedule?job=${encodeURIComponent(job.id)}`}><span class="one">${brief(job.name)}</span></a><span class="line soft">${brief(job.prompt)}</span></td>
+        <td class="what"><a href=${`#/schedule?job=${encodeURIComponent(job.id)}`}><span class="one">${brief(job.name)}</span></a><span class="line soft">${brief(job.prompt)}</span></td>
         <td class="mono nowrap">${brief(job.schedule_display ?? JSON.stringify(job.schedule))}</td><td class="nowrap">${at(job.next_run_at)}</td><td class="nowrap">${job.last_status && html`<${State} of=${job.last_status} /> `}${at(job.last_run_at)}</td>
-        <td class="actions"><a href=${`#/runs?job=${encodeURIComponent(job.id)}`}>Its runs</a> <button onClick=${() => setEditing(job)}>Change</button> <button onClick=${() => act("POST", `api/jobs/${job.id}/run`)}>Run now</button>
-          ${job.enabled ? html`<button onClick=${() => act("POST", `api/jobs/${job.id}/pause`)}>Pause</button>` : html`<button onClick=${() => act("POST", `api/jobs/${job.id}/resume`)}>Go on</button>`} <button class="danger" onClick=${() => setEnding(job)}>Forget</button></td></tr>`)}</tbody></table></div>`}</section>`;
+        <td class="actions"><div class="row"><a href=${`#/runs?job=${encodeURIComponent(job.id)}`}>Its runs</a><button onClick=${() => setEditing(job)}>Change</button><button onClick=${() => act("POST", `api/jobs/${job.id}/run`)}>Run now</button>
+          ${job.enabled ? html`<button onClick=${() => act("POST", `api/jobs/${job.id}/pause`)}>Pause</button>` : html`<button onClick=${() => act("POST", `api/jobs/${job.id}/resume`)}>Go on</button>`}<${Danger} label="Forget" title="Forget this job?" act=${() => act("DELETE", `api/jobs/${job.id}`)}><p>${brief(job.name)} does not run any more. Its history is kept.</p></${Danger}></div></td></tr>`)}</tbody></table></div>`}</section><${Calendar} />`;
 }
 
 const SOON_MS = 350;

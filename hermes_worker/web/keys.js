@@ -1,19 +1,23 @@
 // The keyboard: going to views, moving through lists, answering questions, and a palette that finds things.
-import { ask, brief, Dialog, html, State, to, useCalm, useEffect, useRef, useState } from "./core.js";
+import { brief, Dialog, html, State, useCalm, useEffect, useRef, useState } from "./core.js";
+import { find } from "./finding.js";
 
-const LISTED = "tbody tr:not(.gap), .ask, .talk > li";
-const TARGETS = "a[href], summary, button, input";
+const LISTED = "tbody tr:not(.gap), .ask, .talk:not([role=status]) > li:not(.gap)";
+const FIELDS = "main input:not([type=checkbox]), main select, main textarea";
 
-/** The rows of the view that a person can be at: questions, and whatever leads somewhere. */
+/** The rows of the view that a person can be at: whatever is listed, and not what stands in a row or in a text. */
 const rows = () => [...document.querySelectorAll("main .panel")].flatMap((panel) => [...panel.querySelectorAll(LISTED)])
-  .filter((row) => row.offsetParent && (row.matches(".ask") || (row.querySelector("a[href], summary") && !row.querySelector(".ask") && !row.parentElement.closest(LISTED))));
+  .filter((row) => row.offsetParent && !row.closest(".md") && (row.matches(".ask") || (!row.querySelector(".ask") && !row.parentElement.closest(LISTED))));
 
 const at = () => document.activeElement?.closest(".ask") ?? document.activeElement?.closest(LISTED);
 
+/** A row that leads somewhere has the focus where it leads; others have it themselves, and Tab goes on to their buttons. */
 function enter(row) {
-  const target = row?.matches(".ask") ? row : row?.querySelector("a[href], summary") ?? row?.querySelector(TARGETS);
-  target?.focus();
-  row?.scrollIntoView({ block: "nearest" });
+  if (!row) return document.querySelector("main").focus();
+  const target = row.matches(".ask") ? row : row.querySelector("a[href]:not([target]), summary") ?? row;
+  if (target === row) row.tabIndex = -1;
+  target.focus();
+  row.scrollIntoView({ block: "nearest" });
 }
 
 function move(by) {
@@ -21,10 +25,10 @@ function move(by) {
   enter(here < 0 ? (by > 0 ? all[0] : all.at(-1)) : all[Math.max(0, Math.min(all.length - 1, here + by))]);
 }
 
-/** Presses a button of the question that has the focus, or of the only one. */
-function answer(label) {
-  const all = rows().filter((row) => row.matches(".ask")), row = at()?.matches(".ask") ? at() : all.length === 1 ? all[0] : null;
-  const button = row && [...row.querySelectorAll("button")].find((each) => each.textContent === label && !each.disabled);
+/** Presses the button that says yes, or no, to the question that has the focus. */
+function answer(key) {
+  const all = rows().filter((row) => row.matches(".ask")), row = at()?.matches(".ask") ? at() : null;
+  const button = row?.querySelector(`button[data-key="${key}"]:not(:disabled)`);
   if (!button) return;
   const next = all[all.indexOf(row) + 1] ?? all[all.indexOf(row) - 1];
   button.click();
@@ -32,7 +36,7 @@ function answer(label) {
 }
 
 const DEEDS = {
-  __proto__: null, j: () => move(1), k: () => move(-1), a: () => answer("Allow once"), d: () => answer("Deny"),
+  __proto__: null, j: () => move(1), k: () => move(-1), a: () => answer("a"), d: () => answer("d"),
   x: () => at()?.querySelector("input[type=checkbox]")?.click(),
   "/": () => { const fold = document.querySelector("main .folded"); if (fold) fold.open = true; document.querySelector("main .filters input, main .filters select")?.focus(); },
 };
@@ -46,6 +50,7 @@ export function useKeys(offered, show) {
         event.preventDefault();
         return show("palette");
       }
+      if (event.key === "Escape" && event.target.matches(FIELDS) && !event.target.closest("dialog")) { event.preventDefault(); return enter(rows()[0]); }
       if (event.target.closest("input:not([type=checkbox]), textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
       const view = isGoing && offered().find((each) => each.keys === event.key);
       const wasGoing = isGoing;
@@ -60,26 +65,39 @@ export function useKeys(offered, show) {
   }, []);
 }
 
+const UNMOVED_PX = 4;
+
+/** A list that changes may bring another button under a pointer that just clicked. Where that button would destroy something
+ * or answer a question, its first press counts for nothing: nobody aimed at it. */
+export function useSteadyPointer() {
+  useEffect(() => {
+    let last = null;
+    const clicked = (event) => {
+      const button = event.target.closest?.("button"), isPointer = event.detail > 0;
+      const isUnmoved = last && isPointer && Math.hypot(event.clientX - last.x, event.clientY - last.y) < UNMOVED_PX;
+      if (isUnmoved && button && button !== last.button && button.matches(".danger, .ask button")) { event.preventDefault(); event.stopPropagation(); }
+      last = isPointer ? { button, x: event.clientX, y: event.clientY } : null;
+    };
+    addEventListener("click", clicked, true);
+    return () => removeEventListener("click", clicked, true);
+  }, []);
+}
+
 export function Help({ offered, close }) {
-  return html`<${Dialog} title="Keys" close=${close}>${(dismiss) => html`<dl class="keys"><dt><kbd>p</kbd> or <kbd>Ctrl</kbd> <kbd>k</kbd></dt><dd>find a view, a run or a conversation</dd><dt><kbd>j</kbd> <kbd>k</kbd></dt><dd>the next and the last one of a list</dd><dt><kbd>Enter</kbd></dt><dd>open it</dd><dt><kbd>x</kbd></dt><dd>choose it</dd>
-      <dt><kbd>a</kbd> <kbd>d</kbd></dt><dd>allow once, deny: the question that has the focus</dd><dt><kbd>/</kbd></dt><dd>the first filter of the view</dd><dt><kbd>?</kbd></dt><dd>this list</dd>
+  return html`<${Dialog} title="Keys" close=${close}>${(dismiss) => html`<dl class="keys"><dt><kbd>p</kbd> or <kbd>Ctrl</kbd> <kbd>k</kbd></dt><dd>find a view, a run, a conversation or a job</dd><dt><kbd>j</kbd> <kbd>k</kbd></dt><dd>the next and the previous one of a list</dd><dt><kbd>Enter</kbd></dt><dd>open it</dd><dt><kbd>x</kbd></dt><dd>choose it</dd>
+      <dt><kbd>a</kbd> <kbd>d</kbd></dt><dd>allow once, deny: the question that has the focus</dd><dt><kbd>/</kbd></dt><dd>the first filter of the view</dd><dt><kbd>Esc</kbd></dt><dd>from a field to the list</dd><dt><kbd>?</kbd></dt><dd>this list</dd>
       ${offered().map((view) => html`<dt><kbd>g</kbd> <kbd>${view.keys}</kbd></dt><dd>${view.title}</dd>`)}</dl>
     <p><button onClick=${dismiss}>Close</button></p>`}</${Dialog}>`;
 }
 
-const FOUND_MAX = 8;
-
-/** Finds what is typed among views, deeds, conversations and runs. */
+/** Finds what is typed among views, deeds, conversations, runs and jobs. */
 export function Palette({ offered, close }) {
   const [text, setText] = useState(""), [found, setFound] = useState([]), [chosen, choose] = useState(0);
   const words = useCalm(text.trim(), 200), box = useRef(null);
   useEffect(() => {
     let isOver = false;
     if (words.length < 2) return void setFound([]);
-    const none = () => ({ data: [] });
-    Promise.all([ask("GET", "v1/runs", { params: { text: words, limit: FOUND_MAX, output_chars: 0 } }).catch(none), ask("GET", "api/sessions", { params: { limit: 100 } }).catch(none), /^run_\w+/.test(words) ? ask("GET", `v1/runs/${encodeURIComponent(words)}`).catch(() => null) : null]).then(([runs, sessions, run]) => isOver || setFound([
-      ...(run ? [run] : []).concat(runs.data).map((each) => ({ text: each.title ?? each.run_id, kind: "run", state: each.status, href: to("runs", each.run_id) })),
-      ...sessions.data.filter((each) => `${each.title ?? ""} ${each.preview ?? ""}`.toLowerCase().includes(words.toLowerCase())).slice(0, FOUND_MAX).map((each) => ({ text: each.title || each.preview || each.id, kind: "conversation", href: to("sessions", each.id) }))]));
+    find(words).then((all) => isOver || setFound(all));
     return () => { isOver = true; };
   }, [words]);
   const fits = (each) => each.text.toLowerCase().includes(text.trim().toLowerCase());
@@ -96,5 +114,6 @@ export function Palette({ offered, close }) {
     if (event.key === "Enter") { event.preventDefault(); go(all[here]); }
   };
   return html`<${Dialog} title="Find" close=${close}>${() => html`<div ref=${box} class="palette"><input role="combobox" aria-expanded="true" aria-controls="palette-found" aria-activedescendant=${all.length ? `palette-${here}` : undefined} aria-label="What to find" autofocus autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => { setText(event.target.value); choose(0); }} onKeyDown=${pressed} />
-    <ul id="palette-found" role="listbox" aria-label="Found">${all.slice(0, 30).map((one, n) => html`<li id=${`palette-${n}`} key=${`${one.kind} ${one.href} ${one.text}`} role="option" aria-selected=${n === here} onClick=${() => go(one)}>${brief(one.text)} <span class="soft">${one.kind}</span>${one.state && html` <${State} of=${one.state} />`}</li>`)}</ul></div>`}</${Dialog}>`;
+    <ul id="palette-found" role="listbox" aria-label="Found">${all.slice(0, 30).map((one, n) => html`<li id=${`palette-${n}`} key=${`${one.kind} ${one.href} ${one.text}`} role="option" aria-selected=${n === here} onClick=${() => go(one)}>${brief(one.text)} <span class="soft">${one.kind}</span>${one.state && html` <${State} of=${one.state} />`}</li>`)}</ul>
+    ${words.length > 1 && !all.length && html`<p class="soft" role="status">Nothing found.</p>`}</div>`}</${Dialog}>`;
 }

@@ -147,6 +147,20 @@ export function usePoll(read, everyMs, deps, { lists = [], leastMs = 0, calmMs =
   return { ...state, again: () => kick.current() };
 }
 
+/** What sends a request, keeps why it was refused, and reads the list again with `again`. `done` is told what was answered. */
+export function useActions(again) {
+  const [error, setError] = useState(null);
+  const act = async (method, path, more, done) => {
+    try {
+      const answer = await ask(method, path, more);
+      setError(null);
+      done?.(answer);
+    } catch (refusal) { setError(refusal); }
+    again();
+  };
+  return [act, error];
+}
+
 /** The newest rows of a list, as `usePoll` reads it, and behind them the older ones that somebody asked for.
  * `more` reads further ones; it is null at the end. */
 export function useOlder(path, params, id, everyMs, lists) {

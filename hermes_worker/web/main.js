@@ -1,19 +1,23 @@
 // The page: who is let in, the navigation, and which view the address asks for.
-import { ask, basePath, brief, everybodys, html, may, Notice, render, setUser, useEffect, useField, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
+import { ask, basePath, brief, Empty, everybodys, html, may, Notice, render, setUser, useEffect, useField, useRef, useRoute, user, useState, useUser, visible } from "./core.js";
 import { usePoll } from "./live.js";
-import { Deliveries, Fleet, Audit } from "./operations.js";
-import { Access, Tenants } from "./access.js";
 import { Compare } from "./compare.js";
-import { Gateway } from "./gateway.js";
 import { Inbox } from "./inbox.js";
 import { Schedule } from "./jobs.js";
-import { Help, Palette, useKeys } from "./keys.js";
-import { Batches, McpServers, Memory, Replays, Skills, Webhooks } from "./knowledge.js";
-import { Money } from "./money.js";
+import { Help, Palette, useKeys, useSteadyPointer } from "./keys.js";
 import { Now, Runs } from "./runs.js";
 import { Run } from "./run.js";
 import { Session, Sessions } from "./sessions.js";
-import { Settings } from "./settings.js";
+
+/** A view of a file that is read when somebody opens it first: what everybody sees at once need not wait for it. */
+function later(file, name) {
+  return (props) => {
+    const [view, setView] = useState(null);
+    useEffect(() => { import(file).then((found) => setView({ of: found[name] }), () => setView({})); }, []);
+    if (!view) return null;
+    return view.of ? html`<${view.of} ...${props} />` : html`<${Notice} error=${new Error("The server does not answer. Load the page again.")} />`;
+  };
+}
 
 const VIEWS = [
   { path: "", title: "Now", keys: "n", of: Now },
@@ -21,20 +25,20 @@ const VIEWS = [
   { path: "sessions", title: "Sessions", keys: "s", of: Sessions },
   { path: "runs", title: "Runs", keys: "r", of: Runs },
   { path: "schedule", title: "Schedule", keys: "j", of: Schedule, scope: "jobs" },
-  { path: "batches", title: "Batches", keys: "b", of: Batches, scope: "runs:write" },
-  { path: "replays", title: "Replays", keys: "y", of: Replays },
-  { path: "memory", title: "Memory", keys: "o", of: Memory, scope: "memory", group: "Knows" },
-  { path: "skills", title: "Skills", keys: "l", of: Skills },
-  { path: "mcp", title: "MCP servers", keys: "c", of: McpServers, scope: "admin" },
-  { path: "deliveries", title: "Deliveries", keys: "d", of: Deliveries, group: "Outside" },
-  { path: "webhooks", title: "Webhooks", keys: "h", of: Webhooks, scope: "admin" },
-  { path: "gateway", title: "Gateway", keys: "w", of: Gateway, scope: "admin", operator: true },
-  { path: "money", title: "Money", keys: "m", of: Money, group: "Operate" },
-  { path: "fleet", title: "Fleet", keys: "f", of: Fleet, scope: "ops:read", operator: true },
-  { path: "tenants", title: "Tenants", keys: "t", of: Tenants, scope: "admin", operator: true },
-  { path: "access", title: "Access", keys: "k", of: Access, scope: "admin" },
-  { path: "settings", title: "Settings", keys: "e", of: Settings, scope: "admin", operator: true },
-  { path: "audit", title: "Audit", keys: "a", of: Audit, scope: "admin" },
+  { path: "batches", title: "Batches", keys: "b", of: later("./knowledge.js", "Batches"), scope: "runs:write" },
+  { path: "replays", title: "Replays", keys: "y", of: later("./knowledge.js", "Replays") },
+  { path: "memory", title: "Memory", keys: "o", of: later("./knowledge.js", "Memory"), scope: "memory", group: "Knows" },
+  { path: "skills", title: "Skills", keys: "l", of: later("./knowledge.js", "Skills") },
+  { path: "mcp", title: "MCP servers", keys: "c", of: later("./knowledge.js", "McpServers"), scope: "admin" },
+  { path: "deliveries", title: "Deliveries", keys: "d", of: later("./operations.js", "Deliveries"), group: "Outside" },
+  { path: "webhooks", title: "Webhooks", keys: "h", of: later("./knowledge.js", "Webhooks"), scope: "admin" },
+  { path: "gateway", title: "Gateway", keys: "w", of: later("./gateway.js", "Gateway"), scope: "admin", operator: true },
+  { path: "money", title: "Money", keys: "m", of: later("./money.js", "Money"), group: "Operate" },
+  { path: "fleet", title: "Fleet", keys: "f", of: later("./operations.js", "Fleet"), scope: "ops:read", operator: true },
+  { path: "tenants", title: "Tenants", keys: "t", of: later("./access.js", "Tenants"), scope: "admin", operator: true },
+  { path: "access", title: "Access", keys: "k", of: later("./access.js", "Access"), scope: "admin" },
+  { path: "settings", title: "Settings", keys: "e", of: later("./settings.js", "Settings"), scope: "admin", operator: true },
+  { path: "audit", title: "Audit", keys: "a", of: later("./operations.js", "Audit"), scope: "admin" },
 ];
 const offered = () => VIEWS.filter((view) => (!view.scope || may(view.scope)) && (!view.operator || user().is_operator));
 
@@ -89,18 +93,33 @@ function useLabels() {
     let frame = 0;
     const label = () => {
       frame = 0;
-      for (const cell of document.querySelectorAll("main td:not([data-label])")) {
-        const head = cell.closest("table").tHead?.rows[0]?.cells[cell.cellIndex];
-        cell.dataset.label = head?.querySelector(".hidden") ? "" : head?.textContent ?? "";
+      for (const cell of document.querySelectorAll("main td")) {
+        const head = cell.closest("table").tHead?.rows[0]?.cells[cell.cellIndex], text = head?.querySelector(".hidden") ? "" : head?.textContent ?? "";
+        if (cell.dataset.label !== text) cell.dataset.label = text;
       }
     };
     const soon = () => { if (narrow.matches) frame ||= requestAnimationFrame(label); };
     const watcher = new MutationObserver(soon);
-    watcher.observe(document.querySelector("main"), { childList: true, subtree: true });
+    watcher.observe(document.querySelector("main"), { childList: true, characterData: true, subtree: true });
     narrow.addEventListener("change", soon);
     soon();
     return () => { watcher.disconnect(); narrow.removeEventListener("change", soon); cancelAnimationFrame(frame); };
   }, []);
+}
+
+/** How many letters differ at least between two words. */
+function distance(one, other) {
+  let row = [...Array(other.length + 1).keys()];
+  for (const [n, letter] of [...one].entries()) row = other.split("").reduce((next, each, at) => [...next, Math.min(next[at] + 1, row[at + 1] + 1, row[at] + (letter === each ? 0 : 1))], [n + 1]);
+  return row.at(-1);
+}
+
+/** The address names no view, or one that the key may not see. */
+function NoSuchView({ path, view }) {
+  if (view) return html`<header><h1>${view.title}</h1></header><section class="panel"><${Empty} next=${html`<a href="#/">Go to Now</a>`}>Your key does not allow this view.</${Empty}></section>`;
+  const far = (each) => Math.min(distance(path.toLowerCase(), each.path), distance(path.toLowerCase(), each.title.toLowerCase()));
+  const [nearest] = offered().slice(1).sort((one, other) => far(one) - far(other));
+  return html`<header><h1>No such page</h1></header><section class="panel"><${Empty} next=${html`<a href=${`#/${nearest.path}`}>Did you mean ${nearest.title}?</a> <a href="#/">Go to Now</a>`}>There is no page “${brief(path)}”.</${Empty}></section>`;
 }
 
 function Shell() {
@@ -108,24 +127,25 @@ function Shell() {
   const [over, show] = useState(null), [isMore, setMore] = useState(false);
   const waiting = useWaiting();
   useKeys(offered, show);
+  useSteadyPointer();
   useLabels();
   const [path, id, other] = route.parts, isCompared = path === "compare" && id && other;
-  const view = isCompared ? VIEWS.find((each) => each.path === "runs") : VIEWS.find((each) => each.path === (path ?? "")) ?? VIEWS[0];
+  const view = VIEWS.find((each) => each.path === (isCompared ? "runs" : path ?? "")), title = view?.title ?? "No such page";
   const logOut = async () => {
     await ask("DELETE", "v1/page/login", { params: { path: basePath } }).catch(() => null);
     setUser(null);
   };
   // A bookmark keeps the filters of the address, and is called by them.
   const filters = [...route.query].map(([name, text]) => `${brief(name)} ${brief(text)}`).join(", ");
-  useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${view.title}${filters && `: ${filters}`} · Hermes worker`; navigator.setAppBadge?.(waiting.count).catch(() => null); });
+  useEffect(() => { document.title = `${waiting.count ? `(${waiting.count}) ` : ""}${title}${filters && `: ${filters}`} · Hermes worker`; navigator.setAppBadge?.(waiting.count).catch(() => null); });
   useEffect(() => setMore(false), [path, id]);
-  const shown = isCompared ? html`<${Compare} key=${`${id} ${other}`} first=${id} second=${other} />` : id && view.path === "runs" ? html`<${Run} key=${id} id=${id} />`
+  const shown = !view || !offered().includes(view) ? html`<${NoSuchView} path=${path} view=${view} />` : isCompared ? html`<${Compare} key=${`${id} ${other}`} first=${id} second=${other} />` : id && view.path === "runs" ? html`<${Run} key=${id} id=${id} />`
     : id && view.path === "sessions" ? html`<${Session} key=${id} id=${id} query=${route.query} />`
     : html`<${view.of} query=${route.query} waiting=${waiting} />`;
   return html`<div class="shell">
-    <a class="skip" href=${location.hash || "#/"} onClick=${(e) => { e.preventDefault(); document.querySelector("main").focus(); }}>To the content</a>
     <nav class=${`side ${isMore ? "more" : ""}`} aria-label="Views">
-      <a class="brand" href="#/"><img src="web/icon.svg" alt="" /><span>Hermes worker</span></a>
+      <a class="skip" href=${location.hash || "#/"} onClick=${(e) => { e.preventDefault(); document.querySelector("main").focus(); }}>To the content</a>
+      <a class="brand" href="#/" aria-label="Hermes worker"><img src="web/icon.svg" alt="" /><span>Hermes worker</span></a>
       ${offered().map((each) => html`${each.group && html`<span class="group">${each.group}</span>`}<a class="item" href=${`#/${each.path}`} aria-current=${each === view ? "page" : undefined}>
         ${each.title}${each.path === "inbox" && waiting.count > 0 && html`<span class="count">${waiting.count}</span>`}</a>`)}
       <div class="who">${visible(user().tenant)} · ${visible(user().name)}<br />

@@ -22,6 +22,18 @@ export function Markdown({ of }) {
   return html`<div class="md">${made}</div>${text.length > part.length && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`}`;
 }
 
+/** What a person typed, as it was typed: no sign of it means anything, and addresses are links. */
+export function Typed({ of }) {
+  const [isWhole, setWhole] = useState(false), text = String(of ?? ""), part = visible(isWhole ? text : text.slice(0, SHOWN_MAX)), made = [];
+  let done = 0;
+  for (const { 0: bare, index } of part.matchAll(/https?:\/\/[^\s<>]+/g)) {
+    const url = trimmed(bare);
+    made.push(part.slice(done, index), link(url, url, url));
+    done = index + url.length;
+  }
+  return html`<div class="text typed">${made}${part.slice(done)}</div>${text.length > SHOWN_MAX && !isWhole && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`}`;
+}
+
 function blocks(lines, depth) {
   if (depth > DEPTH_MAX) return html`<p>${lines.join("\n")}</p>`;
   const made = [];
@@ -121,7 +133,7 @@ function inline(text, depth, isLabel) {
     } else if (isLabel) continue;
     else if (angled) put(link(angled, angled, whole), from);
     else if (bare) {
-      const url = bare.replace(/[.,;:!?'"*_~\]]+$|\)+[.,;:!?]*$/, (tail) => (bare.includes("(") && tail.startsWith(")") ? ")" : ""));
+      const url = trimmed(bare);
       put(link(url, url, url), found.index + url.length);
     } else {
       TARGET.lastIndex = from;
@@ -153,6 +165,9 @@ function closing(text, sign, begin, from) {
   }
   return -1;
 }
+
+/** An address without the signs of the sentence that it ends. */
+const trimmed = (bare) => bare.replace(/[.,;:!?'"*_~\]]+$|\)+[.,;:!?]*$/, (tail) => (bare.includes("(") && tail.startsWith(")") ? ")" : ""));
 
 /** An address that may be followed; null for whatever is not plainly the web or mail, or hides a name before an @. */
 export function judged(address) {

@@ -41,7 +41,7 @@ export function Money({ query }) {
       <div><label for="money-days">Accepted in</label><select id="money-days" value=${days} onChange=${set("days")}>${SPANS.map(([word, text]) => html`<option value=${word}>${text}</option>`)}</select></div></div>
     ${data && !rows.length && html`<div class="empty">Nothing was run in this time.</div>`}
     ${rows.length > 0 && html`<div class="scroll"><table><thead><tr><th>${WAYS[by]}</th><th class="num">Runs</th><th class="num">Cost</th><th><span class="hidden">Part</span></th><th class="num">Tokens in</th><th class="num">Tokens out</th><th class="num">From cache</th><th class="num">Unknown</th></tr></thead>
-      <tbody>${rows.map((row) => html`<tr key=${row.key}><td><span class="one"><${Name} by=${by} row=${row} /></span></td><td class="num">${number(row.runs)}</td><td class="num">${dollars(row.cost_usd)}</td>
+      <tbody>${rows.map((row) => html`<tr key=${row.key}><td class="what"><span class="one"><${Name} by=${by} row=${row} /></span></td><td class="num">${number(row.runs)}</td><td class="num">${dollars(row.cost_usd)}</td>
         <td><div class="bar wide"><i style=${{ width: `${(100 * (row.cost_usd ?? 0)) / most}%` }}></i></div></td>
         <td class="num">${number(row.input_tokens + row.cache_read_tokens + row.cache_write_tokens)}</td><td class="num">${number(row.output_tokens)}</td>
         <td class="num">${row.cache_hit_ratio === null ? "–" : `${Math.round(row.cache_hit_ratio * 100)} %`}</td>

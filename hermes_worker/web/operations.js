@@ -1,15 +1,14 @@
 // What operators look at: deliveries, the fleet, the audit log.
-import { age, Ago, ask, brief, Confirm, Empty, html, may, Notice, number, Older, short, span, State, to, useState, visible, when } from "./core.js";
+import { age, Ago, ask, brief, Danger, Empty, html, isLost, may, Notice, number, Older, short, span, State, to, useState, visible, when } from "./core.js";
 import { Markdown } from "./markdown.js";
-import { useOlder, usePoll } from "./live.js";
+import { useActions, useOlder, usePoll } from "./live.js";
 
-export function useActions(again) {
-  const [error, setError] = useState(null);
-  const act = async (method, path) => {
-    try { await ask(method, path); setError(null); } catch (refusal) { setError(refusal); }
-    again();
-  };
-  return [act, error];
+/** Who had a delivery sent once more, and what had become of it until then; read when somebody opens it. */
+function Retries({ id }) {
+  const [told, setTold] = useState(null);
+  const opened = (event) => { if (event.target.open && !told) ask("GET", `v1/deliveries/${encodeURIComponent(id)}`).then((found) => setTold(found.retries ?? []), (error) => setTold(error)); };
+  return html`<details onToggle=${opened}><summary class="soft">sent again</summary>${told?.message && html`<span class="bad">${visible(told.message)}</span>`}
+    ${Array.isArray(told) && (told.length ? html`<ol class="plainly">${told.map((each) => html`<li><${Ago} at=${each.at} /> ago by ${brief(each.by)}, when it was ${each.state} after ${number(each.attempts)} ${each.attempts === 1 ? "attempt" : "attempts"}</li>`)}</ol>` : "Nobody's name is recorded.")}</details>`;
 }
 
 /** The answer that was to be delivered, read when somebody opens it. */
@@ -26,9 +25,9 @@ export function Deliveries() {
     <section class="panel">${data && !data.data.length && html`<${Empty} next="A run or a job with a target, such as a chat, a mail address or a URL, sends its answer there.">Nothing was to be delivered.</${Empty}>`}
     ${data?.data.length > 0 && html`<div class="scroll"><table><thead><tr><th>State</th><th>Target</th><th>Run</th><th class="num">Attempts</th><th class="num">Age</th><th>The other side said</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${data.data.map((each) => html`<tr key=${each.delivery_id}><td><${State} of=${each.state} /></td><td>${brief(each.target)}</td>
-        <td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a><${Sent} id=${each.run_id} />` : "–"}</td><td class="num">${each.attempts}${each.may_be_duplicate ? " ?" : ""}</td>
+        <td class="mono">${each.run_id ? html`<a href=${to("runs", each.run_id)}>${short(each.run_id)}</a><${Sent} id=${each.run_id} />` : "–"}</td><td class="num">${each.attempts}${each.may_be_duplicate ? " ?" : ""}${each.is_retried && html`<${Retries} id=${each.delivery_id} />`}</td>
         <td class="num"><${Ago} at=${each.created_at} /></td><td>${each.error ? html`${each.error_kind && html`<span class="tag bad">${brief(each.error_kind)}</span>`}${brief(each.error)}` : html`<span class="soft mono">${brief(each.receipt ?? "")}</span>`}${each.not_before && html` <span class="soft">again ${age(each.not_before)}</span>`}</td>
-        <td>${may("runs:write") && ["failed", "abandoned"].includes(each.state) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+        <td>${may("runs:write") && isLost(each) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 /** Which keys encrypt the texts of the database, by their ids. */
@@ -59,17 +58,14 @@ function Versions({ of }) {
 /** What each worker holds. The oldest steps come first. */
 function Workers({ of, again }) {
   const [act, refusal] = useActions(again);
-  const [ending, setEnding] = useState(null);
-  const drain = () => { act("POST", `v1/workers/${ending.worker_id}/drain`); setEnding(null); };
   return html`<${Notice} error=${refusal} />
-    ${ending && html`<${Confirm} title="Drain this worker?" yes=${drain} no=${() => setEnding(null)}><p><span class="mono">${brief(ending.name)}</span> finishes what it holds, takes nothing new, and ends.</p></${Confirm}>`}
     <section class="panel"><header><h2>Workers</h2></header>${!of.length ? html`<div class="empty">No worker is alive.</div>` : html`<div class="scroll"><table>
     <thead><tr><th>State</th><th>Worker</th><th>Queues</th><th>Version</th><th>Sandbox</th><th class="num">Age</th><th>Holds</th><th><span class="hidden">Actions</span></th></tr></thead>
-    <tbody>${of.map((worker) => html`<tr key=${worker.worker_id}><td><${State} of=${worker.draining_at ? "draining" : "running"} /></td><td class="mono">${brief(worker.name)}</td>
+    <tbody>${of.map((worker) => html`<tr key=${worker.worker_id}><td><${State} of=${worker.draining_at ? "draining" : "alive"} /></td><td class="mono">${brief(worker.name)}</td>
       <td class="mono">${brief(worker.queues.join(", "))}</td><td class="mono">${brief(worker.version ?? "–")}</td><td>${brief(worker.sandbox ?? "–")}</td><td class="num">${age(worker.started_at)}</td>
       <td>${worker.steps.slice(0, 5).map((step) => html`<div><a class="mono" href=${to("runs", step.run_id)}>${short(step.run_id)}</a> <span class="mono">${brief(step.tool ?? step.kind)}</span> <span class="soft">${age(step.claimed_at)}</span></div>`)}
         ${worker.steps.length > 5 && html`<span class="soft">and ${worker.steps.length - 5} more</span>`}</td>
-      <td>${may("admin") && !worker.draining_at && html`<button onClick=${() => setEnding(worker)}>Drain</button>`}</td></tr>`)}</tbody></table></div>`}</section>`;
+      <td>${may("admin") && !worker.draining_at && html`<${Danger} label="Drain" title="Drain this worker?" act=${() => act("POST", `v1/workers/${worker.worker_id}/drain`)}><p><span class="mono">${brief(worker.name)}</span> finishes what it holds, takes nothing new, and ends.</p></${Danger}>`}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 export function Fleet() {

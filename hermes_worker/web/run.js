@@ -1,12 +1,12 @@
 // One run: its conversation as it is written, what took its time, its tree, its calls, and what can be done with it.
-import { Ago, ask, brief, bytes, clock, Confirm, dollars, Gap, html, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
-import { usePoll } from "./live.js";
+import { age, Ago, ask, brief, bytes, clock, Danger, dollars, Gap, html, isLost, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
+import { useActions, usePoll } from "./live.js";
 import { Choosing, Forking } from "./compare.js";
 import { Conversation, Story } from "./conversation.js";
 import { differing } from "./markdown.js";
 import { Waiting } from "./inbox.js";
 import { follow } from "./streams.js";
-import { useFork } from "./sessions.js";
+import { titleOf, useFork, useOrigin } from "./sessions.js";
 import { Timeline } from "./timeline.js";
 import { Calls, Prompt, Tree, useTree } from "./tree.js";
 
@@ -74,10 +74,10 @@ function Changes({ id }) {
 /** What each child, with all below it, took of the budget, and the run itself. */
 function Delegated({ of }) {
   const whole = of.dimensions.cost?.limit || of.dimensions.cost?.spent || 0;
-  const line = (name, status, spent) => html`<tr><td>${name}</td><td>${status && html`<${State} of=${status} />`}</td><td class="num">${number(spent.tokens?.spent)}</td><td class="num">${dollars(spent.cost?.spent)}</td>
+  const line = (name, status, spent) => html`<tr><td class="nowrap">${name} ${status && html`<div><${State} of=${status} /></div>`}</td><td class="num">${number(spent.tokens?.spent)}</td><td class="num">${dollars(spent.cost?.spent)}</td>
     <td class="num">${whole > 0 ? `${Math.round((100 * (spent.cost?.spent ?? 0)) / whole)} %` : "–"}</td></tr>`;
   return html`<section class="panel"><header><h2>Budget by child</h2><span class="soft">${number(of.children_total)}${of.has_unknown_cost ? ", and calls without a known price" : ""}</span></header>
-    <div class="scroll" tabindex="0"><table aria-label="Budget by child"><thead><tr><th>Run</th><th>Status</th><th class="num">Tokens</th><th class="num">Cost</th><th class="num">${of.dimensions.cost?.limit ? "Of the limit" : "Of all"}</th></tr></thead><tbody>
+    <div class="scroll" tabindex="0"><table aria-label="Budget by child"><thead><tr><th>Run</th><th class="num">Tokens</th><th class="num">Cost</th><th class="num">${of.dimensions.cost?.limit ? "Of the limit" : "Of all"}</th></tr></thead><tbody>
       ${line("itself", null, of.own)}${of.children.map((child) => line(html`<a class="mono" href=${to("runs", child.run_id)}>${short(child.run_id)}</a>`, child.status, child.dimensions))}</tbody></table></div></section>`;
 }
 
@@ -89,10 +89,18 @@ function Budget({ of }) {
     ${of.children_total > 0 && html`<${Delegated} of=${of} />`}`;
 }
 
+/** What the run said and did not arrive, with what the other side answered. */
+function Undelivered({ of, again }) {
+  const [act, refusal] = useActions(again);
+  return html`<section class="panel"><header><h2>${of.some(isLost) ? "Not delivered" : "Not yet delivered"}</h2><span class="grow"></span><a href="#/deliveries">All deliveries</a></header><${Notice} error=${refusal} />
+    <ul class="plainly pad">${of.map((each) => html`<li key=${each.delivery_id}><${State} of=${each.state} /> ${brief(each.target)} <span class="soft">${number(each.attempts)} ${each.attempts === 1 ? "attempt" : "attempts"}${each.not_before ? html`, again ${age(each.not_before)}` : ""}</span><div class="bad">${brief(each.error ?? "no answer")}</div>
+      ${may("runs:write") && isLost(each) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</li>`)}</ul></section>`;
+}
+
 function Actions({ run, again }) {
   const text = useField();
   const [said, setSaid] = useState(null);
-  const [stopping, setStopping] = useState(false), [forking, setForking] = useState(false);
+  const [forking, setForking] = useState(false);
   const [fork, refusal] = useFork(run.session_id);
   const isOpen = !ENDED.includes(run.status);
   const act = async (verb, body, then) => {
@@ -105,16 +113,14 @@ function Actions({ run, again }) {
   };
   if (!may("runs:write")) return null;
   return html`<${Notice} error=${said ?? refusal} /><div class="row">
-    ${isOpen && html`<button class="danger" onClick=${() => setStopping(true)}>Stop</button>
+    ${isOpen && html`<${Danger} label="Stop" title="Stop this run?" act=${() => act("stop")}><p>The run, and all that it caused, is asked to stop.</p></${Danger}>
       ${run.status === "paused" ? html`<button onClick=${() => act("resume")}>Go on</button>` : html`<button onClick=${() => act("pause")}>Pause</button>`}
       <form class="row grow" onSubmit=${(e) => { e.preventDefault(); act("steer", { text: text.value }, () => text.set("")); }}>
         <input class="grow" aria-label="Say something to the run" placeholder="Say something to the run" required ...${text.bind} /><button>Steer</button></form>`}
     ${!isOpen && html`<button onClick=${() => act("retry", undefined, (made) => { location.hash = to("runs", made.run_id); })}>Run it again</button>
       <button onClick=${() => fork()}>Fork its session</button>`}
     ${run.iteration === 0 || isOpen ? null : html`<button onClick=${() => setForking(true)}>Fork from the beginning</button>`}
-    ${forking && html`<${Forking} run=${run} at=${0} close=${() => setForking(false)} />`}
-    ${stopping && html`<${Confirm} title="Stop this run?" yes=${() => { setStopping(false); act("stop"); }} no=${() => setStopping(false)}>
-      <p>The run, and all that it caused, is asked to stop.</p></${Confirm}>`}</div>`;
+    ${forking && html`<${Forking} run=${run} at=${0} close=${() => setForking(false)} />`}</div>`;
 }
 
 function useRunFacts(id) {
@@ -135,7 +141,7 @@ export function Run({ id }) {
   const [goTo, setGoTo] = useState(null), [forking, setForking] = useState(null);
   const opened = useRef(new Map());
   const isOver = data && ENDED.includes(data.run.status), hasBegun = Boolean(data?.run.started_at);
-  const tree = useTree(id, isOver);
+  const tree = useTree(id, isOver), origin = useOrigin(data?.run.session_id);
   useEffect(() => {
     if (!input) ask("GET", `v1/runs/${id}/result`).then((result) => setInput(result.messages.filter((message) => message.role === "user").at(-1)?.content), () => null);
   }, [id, hasBegun, isOver]);
@@ -155,13 +161,16 @@ export function Run({ id }) {
   if (!data) return html`<header><h1>Run</h1></header><${Notice} error=${error} />`;
   const run = data.run, kids = tree.data?.data.filter((node) => node.parent_run_id === id);
   const elsewhere = data.waits.filter((wait) => !items.includes(story.waits.get(wait.id)));
-  const tools = may("runs:write") ? (item) => item.step !== undefined && html`<button class="plain onhover" onClick=${() => setForking(item.step)}>Fork from here</button>` : null;
-  return html`<header><h1>${visible(run.title ?? "Run")} <small class="soft mono">${visible(id)}</small></h1><${State} of=${run.status} />
+  // A fork goes on behind the calls of a step, once all of them are over. What follows the last reply is said in the session.
+  const tools = may("runs:write") ? ({ step }) => step !== undefined && (isOver || story.iteration > step) && (story.called.has(step) ? html`<button class="plain onhover" onClick=${() => setForking(step)}>Fork from here</button>`
+    : step === story.iteration && html`<a class="onhover" href=${to("sessions", run.session_id)}>Go on from here</a>`) : null;
+  return html`<header><h1>${visible(run.title ?? (origin ? `Fork of ${titleOf(origin)}` : "Run"))} <small class="soft mono">${visible(id)}</small></h1><${State} of=${run.status} />
       ${!isOver && html`<span class="soft">${isLive ? "live" : "reconnects …"}</span>`}<span class="grow"></span>
       <button onClick=${download}>Export</button></header>
     <${Notice} error=${error ?? failure} />
     ${forking !== null && html`<${Forking} run=${run} at=${forking} close=${() => setForking(null)} />`}
     <div class="split"><div>
+      ${run.undelivered?.length > 0 && html`<${Undelivered} of=${run.undelivered} again=${again} />`}
       ${elsewhere.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>${elsewhere.map((wait) => html`<${Waiting} key=${wait.id} wait=${wait} again=${again} />`)}</section>`}
       <section class="panel"><header><h2>Conversation</h2>${gone > 0 && html`<span class="soft">${number(gone)} older events are not kept here</span>`}</header>
         <${Conversation} id=${id} items=${items} dropped=${dropped} first=${input} draft=${draft} thought=${thought} opened=${opened.current} waits=${data.waits} again=${again} kids=${kids} tools=${tools} goTo=${goTo} /></section>
@@ -171,8 +180,9 @@ export function Run({ id }) {
       ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}
       <section class="panel"><header><h2>Facts</h2></header><div class="pad"><dl>
         <dt>Model</dt><dd class="mono">${visible(run.model)}</dd><dt>Session</dt><dd><a href=${to("sessions", run.session_id)}>${visible(run.session_title ?? run.session_id)}</a></dd>
+        ${origin && html`<dt>${run.kind === "child" ? "Delegated in" : "Fork of"}</dt><dd><a href=${to("sessions", origin.id)}>${titleOf(origin)}</a></dd>`}
         <dt>Step</dt><dd>${run.iteration} of ${run.iterations_max}</dd><dt>Accepted</dt><dd>${when(run.created_at)} (<${Ago} at=${run.created_at} />)</dd>
-        ${run.finished_at && html`<dt>Ended</dt><dd>${when(run.finished_at)}${run.exit_reason ? `, ${visible(run.exit_reason)}` : ""}</dd>`}
+        ${run.finished_at && html`<dt>Ended</dt><dd>${when(run.finished_at)}${run.exit_reason && run.status !== "completed" ? `, ${visible(run.exit_reason)}` : ""}</dd>`}
         <dt>Tokens</dt><dd>${number(run.usage?.total_tokens)}</dd><dt>Cost</dt><dd>${money(run)} ${run.cost_status ?? ""}</dd>
         ${run.retry_of && html`<dt>Repeats</dt><dd class="mono"><a href=${to("runs", run.retry_of)}>${short(run.retry_of)}</a> (<a href=${to("compare", run.retry_of, id)}>compare</a>)</dd>`}
         ${run.error && html`<dt>Error</dt><dd>${visible(run.error)}</dd>`}</dl><${Choosing} id=${id} /></div></section>

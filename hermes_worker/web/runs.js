@@ -1,5 +1,6 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { Ago, ask, brief, Confirm, dollars, Empty, everybodys, html, LongTable, may, money, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { Ago, ask, brief, Confirm, Danger, dollars, Empty, everybodys, html, isLost, LongTable, may, money, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { Meant, Named, useMeant } from "./finding.js";
 import { usePoll } from "./live.js";
 import { Waiting } from "./inbox.js";
 
@@ -41,19 +42,19 @@ export function RunTable({ runs, picked, pick, onEnd, onSeen, empty }) {
   const row = ({ run, level }, n) => html`<tr key=${`${run.run_id} ${level}`} data-n=${n} aria-rowindex=${n + 2}>
       ${pick && html`<td class="choose"><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
       <td class="what" style=${level ? { paddingLeft: `${1 + level * 1.2}rem` } : undefined}><a class="one" href=${to("runs", run.run_id)} title=${run.run_id}>${level > 0 && "└ "}${brief(run.title ?? run.output ?? run.error ?? "A run without words")}</a>
-        <span class="line">${MARKED[run.kind] && html`<span class="tag">${MARKED[run.kind]}</span>`}${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span>
-          ${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${number(run.delegated)} ${run.delegated === 1 ? "child" : "children"}</button>`}</span>
-        ${run.status === "failed" && run.error && html`<span class="line bad" title=${brief(run.error)}>${brief(run.error)}</span>`}</td>
+        <span class="line">${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${number(run.delegated)} ${run.delegated === 1 ? "child" : "children"}</button>`}
+          ${MARKED[run.kind] && html`<span class="tag">${MARKED[run.kind]}</span>`}${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span> <span class="id">${short(run.run_id)}</span>${run.session_title && run.session_title !== run.title && html` <span class="soft">in ${brief(run.session_title)}</span>`}</span>
+        ${run.status === "failed" && run.error && html`<span class="line bad" title=${brief(run.error)}>${brief(run.error)}</span>`}
+        ${run.undelivered?.map((each) => html`<span class="line bad" title=${brief(each.error)}>${isLost(each) ? "not" : "not yet"} delivered to ${brief(each.target)}</span>`)}</td>
       <td><${State} of=${run.status} />${WAITS.includes(run.status) && html`<${Why} id=${run.run_id} />`}</td>
-      <td class="where">${run.session_title && run.session_title !== run.title && html`<span class="one soft">${brief(run.session_title)}</span>`}<span class="id">${short(run.run_id)}</span></td>
       <td class="num">${run.iteration}<span class="of">/${run.iterations_max}</span></td>
       <td class="num"><${Ago} at=${run.created_at} /></td>
       <td class="num">${run.started_at ? span((run.finished_at ?? Date.now() / 1000) - run.started_at) : "–"}</td>
       <td class="num">${number(run.usage?.total_tokens)}</td>
       <td class="num">${money(run)}</td></tr>`;
   const seen = onSeen && ((from, till) => onSeen(rows[from]?.root ?? 0, (rows[till - 1]?.root ?? -1) + 1));
-  return html`<${LongTable} rows=${rows} columns=${pick ? 9 : 8} label="Runs" row=${row} onEnd=${onEnd} onSeen=${seen} head=${html`<tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
-    <th>What</th><th>Status</th><th>Where</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`} />`;
+  return html`<${LongTable} rows=${rows} columns=${pick ? 8 : 7} label="Runs" row=${row} onEnd=${onEnd} onSeen=${seen} head=${html`<tr>${pick && html`<th><span class="hidden">Chosen</span></th>`}
+    <th>What</th><th>Status</th><th class="num">Step</th><th class="num">Age</th><th class="num">Took</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`} />`;
 }
 
 async function readNow() {
@@ -77,7 +78,7 @@ export function Now() {
       <div class="card"><b>${of("running", "stopping")}${more(data.open)}</b><span>at work</span></div>
       <div class="card"><b>${of("queued", "waiting_for_capacity")}${more(data.open)}</b><span>wait for a worker</span></div>
       <a class="card" href="#/inbox"><b>${data.waits.length}</b><span>need a person</span></a>
-      <a class="card" href="#/runs?status=failed&hours=24"><b>${data.failed.data.length}${more(data.failed)}</b><span>failed today</span></a>
+      <a class="card" href="#/runs?status=failed&hours=24"><b>${data.failed.data.length}${more(data.failed)}</b><span>runs failed today</span></a>
       <div class="card"><b>${dollars(data.spent)}</b><span>spent by today's runs</span></div>
     </div>
     ${data.waits.length > 0 && html`<section class="panel"><header><h2>Needs a person</h2></header>
@@ -178,13 +179,15 @@ export function joined(list, from, part) {
   return at < 0 ? { rows: [...above, ...part.data], cursor: part.cursor } : { rows: [...above, ...part.data, ...list.rows.slice(at + 1)], cursor: list.cursor };
 }
 
-/** Runs that fit. The newest and those in sight are read again when a run changes; scrolling reads older ones. */
+/** Runs that fit. The newest and those in sight are read again when a run changes; scrolling reads older ones. Nothing is read
+ * while it is not known what the filters mean. */
 function useRuns(query) {
-  const asked = query.toString(), filters = filtersOf(query);
+  const asked = query?.toString(), filters = query ? filtersOf(query) : {};
   const kept = useRef({ asked: null, rows: [], cursor: null }), seen = useRef([0, 0]), isReading = useRef(false);
   const [, draw] = useState(0);
   const place = (from, part) => { kept.current = { asked, ...joined(kept.current, from, part) }; };
   const { error, again } = usePoll(async () => {
+    if (!query) return;
     const newest = await readBelow(filters, undefined, 1);
     if (kept.current.asked !== asked) kept.current = { asked, rows: newest.data, cursor: newest.cursor };
     else place(0, newest);
@@ -205,7 +208,7 @@ function useRuns(query) {
     } catch { /* the next look says what is wrong */ }
     isReading.current = false;
   };
-  return { ...kept.current, error, again, more, isKnown: kept.current.asked !== null, onSeen: (from, till) => { seen.current = [from, till]; } };
+  return { ...kept.current, error, again, more, isKnown: query && kept.current.asked !== null, onSeen: (from, till) => { seen.current = [from, till]; } };
 }
 
 /** Filters under names, kept by the server for whoever holds the key. */
@@ -222,7 +225,7 @@ function Saved({ query, choose }) {
   return html`<${Notice} error=${said ?? error} /><div class="filters">
     <div><label for="saved-filters">Saved filters</label><select id="saved-filters" value=${here?.name ?? ""} onChange=${chosen}><option value="">${saved.length ? "none of them" : "none yet"}</option>
       ${saved.map((each) => html`<option key=${each.name} value=${each.name}>${brief(each.name)}</option>`)}</select></div>
-    ${here ? html`<button onClick=${() => act("DELETE", { params: { name: here.name } })}>Forget these</button>`
+    ${here ? html`<${Danger} label="Forget these" title="Forget these filters?" act=${() => act("DELETE", { params: { name: here.name } })}><p>${brief(here.name)} is not offered any more.</p></${Danger}>`
     : now && html`<form class="row" onSubmit=${(event) => { event.preventDefault(); act("PUT", { body: { name: name.value, query: now } }); }}>
         <input aria-label="Name for these filters" placeholder="Name for these filters" required maxlength="60" ...${name.bind} /><button>Save</button></form>`}</div>`;
 }
@@ -239,9 +242,10 @@ export function Runs({ query }) {
   const choose = (next) => { setQuery(next); setGiven((n) => n + 1); };
   const asked = query.toString();
   useEffect(() => setPicked(new Set()), [asked]);
-  const { rows, cursor, isKnown, error, again, more, onSeen } = useRuns(query);
+  const meant = useMeant(query);
+  const { rows, cursor, isKnown, error, again, more, onSeen } = useRuns(meant.query);
   const pick = (id) => setPicked((last) => { const next = new Set(last); next.delete(id) || next.add(id); return next; });
-  return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} query=${query} done=${() => { setPicked(new Set()); again(); }} /></header>
+  return html`<header><h1>Runs</h1><span class="soft">${isKnown && (cursor ? `the newest ${number(rows.length)}` : number(rows.length))}</span><span class="grow"></span><${Batch} runs=${rows} picked=${picked} query=${meant.query} done=${() => { setPicked(new Set()); again(); }} /></header>
     <${Notice} error=${error} />
     <section class="panel">
       <${Folded} count=${[...query].length}><div class="filters" key=${given} role="search" aria-label="Filters of the list">
@@ -253,20 +257,21 @@ export function Runs({ query }) {
         <${Filter} name="source" label="Source" query=${query} list=${SOURCES} /><${Filter} name="parent" label="Parent" query=${query} />
         <${Filter} name="cost" label="Cost from ($)" type="number" query=${query} /><${Filter} name="cost_to" label="to ($)" type="number" query=${query} />
         <${Filter} name="hours" label="Accepted" query=${query} list=${[["1", "in the last hour"], ["24", "in the last day"], ["168", "in the last week"]]} />
-      </div><${Saved} query=${query} choose=${choose} /></${Folded}>
+      </div><${Saved} query=${query} choose=${choose} /></${Folded}><${Meant} said=${meant.said} choose=${(name, id) => { const next = new URLSearchParams(query); next.set(name, id); choose(next); }} /><${Named} words=${query.get("text")} />
       ${isKnown && html`<${RunTable} key=${asked} runs=${rows} picked=${picked} pick=${may("runs:write") ? pick : undefined} onEnd=${more} onSeen=${onSeen} />`}
       ${cursor && html`<div class="pad"><button onClick=${more}>Show older runs</button></div>`}
     </section>`;
 }
 
-/** Stop or repeat many: those that are chosen, or stop all that fit. What will happen is said first: that is the dry run. */
+/** Stop or repeat many: those that are chosen, or stop all that fit the filters, where there are some. What will happen is said
+ * first: that is the dry run. */
 function Batch({ runs, picked, query, done }) {
   const [plan, setPlan] = useState(null);
   const [outcome, setOutcome] = useState(null);
   const chosen = runs.filter((run) => picked.has(run.run_id));
   const openOnes = chosen.filter((run) => OPEN.includes(run.status));
   const endedOnes = chosen.filter((run) => ENDED_BADLY.includes(run.status));
-  const fitting = stopOf(filtersOf(query));
+  const fitting = query && [...query].length > 0 ? stopOf(filtersOf(query)) : null;
   const told = (text) => { setOutcome(text); setPlan(null); done(); };
   const each = async () => {
     let refused = 0;
@@ -282,7 +287,7 @@ function Batch({ runs, picked, query, done }) {
   const planAll = async () => {
     try {
       const { ids, hasMore } = await stopFitting({ ...fitting, dry_run: true });
-      if (ids.length) setPlan({ verb: "stop", hasMore, runs: ids.map((id) => ({ run_id: id })), body: fitting });
+      if (ids.length) setPlan({ verb: "stop", hasMore, runs: ids.map((id) => runs.find((run) => run.run_id === id) ?? { run_id: id }), body: fitting });
       else setOutcome("No open run fits.");
     } catch (refusal) { setOutcome(refusal.message); }
   };
@@ -291,8 +296,8 @@ function Batch({ runs, picked, query, done }) {
     ${chosen.length === 2 && html`<a class="button" href=${to("compare", chosen[1].run_id, chosen[0].run_id)}>Compare 2</a>`}
     <button disabled=${!openOnes.length} onClick=${() => setPlan({ verb: "stop", runs: openOnes })}>Stop ${openOnes.length || ""}</button>
     <button disabled=${!endedOnes.length} onClick=${() => setPlan({ verb: "retry", runs: endedOnes })}>Retry ${endedOnes.length || ""}</button>
-    <button disabled=${!fitting} onClick=${planAll}>Stop all that fit</button>
+    ${fitting && html`<button onClick=${planAll}>Stop all that fit</button>`}
     ${plan && html`<${Confirm} title=${`${plan.verb === "stop" ? "Stop" : "Repeat"} ${plan.hasMore ? "the newest " : ""}${number(plan.runs.length)} ${plan.runs.length === 1 ? "run" : "runs"}?`} yes=${plan.body ? all : each} no=${() => setPlan(null)}>
       <p>${plan.verb === "stop" ? "These runs, and all that they caused, are asked to stop:" : "A new run begins for each of these, in the same session:"}</p>
-      <pre tabindex="0">${plan.runs.map((run) => `${run.run_id}  ${run.status ?? ""}`).join("\n")}</pre></${Confirm}>`}</div>`;
+      <ul class="plainly planned" tabindex="0">${plan.runs.map((run) => html`<li key=${run.run_id}>${brief(run.title ?? "")} <span class="id">${run.run_id}</span> ${run.status && html`<${State} of=${run.status} />`}</li>`)}</ul></${Confirm}>`}</div>`;
 }

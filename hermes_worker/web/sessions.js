@@ -2,6 +2,7 @@
 import { Ago, ask, brief, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible } from "./core.js";
 import { usePoll } from "./live.js";
 import { Conversation } from "./conversation.js";
+import { Named } from "./finding.js";
 import { ENDED, useStory } from "./run.js";
 import { Filter } from "./runs.js";
 
@@ -12,11 +13,11 @@ export function Sessions({ query }) {
   return html`<header><h1>Sessions</h1></header><${Notice} error=${error} />${may("runs:write") && html`<${Say} />`}
     <section class="panel"><div class="filters" role="search" aria-label="What was said"><${Filter} name="q" label="Words that were said" query=${query} />
       <${Filter} name="archived" label="Which" query=${query} list=${[["true", "put away"]]} /></div>
-      ${words && html`<${Found} words=${words} />`}</section>
+      <${Named} words=${words} />${words && html`<${Found} words=${words} />`}</section>
     <section class="panel">${data && !data.data.length && html`<${Empty} next="Write above what an agent shall do, or say something in a chat that the gateway listens to.">There is no session.</${Empty}>`}
     ${data?.data.length > 0 && html`<div class="scroll"><table aria-label="Sessions"><thead><tr><th>Session</th><th>From</th><th>Model</th><th class="num">Messages</th><th class="num">Calls</th><th class="num">Cost</th><th class="num">Last</th></tr></thead>
-      <tbody>${data.data.map((each) => html`<tr key=${each.id}><td><a href=${to("sessions", each.id)}><span class="one">${brief(each.title || each.preview || each.id)}</span></a>${each.is_at_work && html` <${State} of="running" />`}</td>
-        <td>${brief(each.source ?? "–")}</td><td class="mono">${brief(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
+      <tbody>${data.data.map((each) => html`<tr key=${each.id}><td class="what"><a href=${to("sessions", each.id)}><span class="one">${titleOf(each)}</span></a>${each.is_at_work && html` <${State} of="at work" />`}</td>
+        <td class="word">${brief(each.source ?? "–")}</td><td class="mono word">${brief(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
         <td class="num">${dollars(each.estimated_cost_usd)}</td><td class="num"><${Ago} at=${each.last_active ?? each.started_at} /></td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
@@ -36,6 +37,8 @@ function marked(snippet) {
 }
 
 const FILE_BYTES_MAX = 3_000_000;
+/** What was said here, by the run that it became: until the run begins, it stands nowhere else. */
+const sent = new Map();
 
 /** A file as a part of what is said: a picture as it is, and anything else as its text. */
 function part(file) {
@@ -74,8 +77,9 @@ export function Say({ session, said }) {
       text.set("");
       setFiles([]);
       setError(null);
-      if (said) said(made);
-      else location.hash = to("runs", made.run_id);
+      sent.set(made.run_id, body.input[0].content ?? body.input);
+      if (said) said();
+      else location.hash = to("sessions", made.run_id);
     } catch (refusal) { setError(refusal); }
     setBusy(false);
   };
@@ -83,7 +87,7 @@ export function Say({ session, said }) {
   return html`<section class="panel say"><form class="pad" onSubmit=${send}><${Notice} error=${error} />
     <label for="say">${session ? "Go on with this conversation" : "Ask an agent something"}</label>
     <textarea id="say" required onKeyDown=${pressed} ...${text.bind}></textarea>
-    <div class="row"><button class="main" disabled=${isBusy}>Send</button><span class="soft"><kbd>Ctrl</kbd> <kbd>Enter</kbd></span>
+    <div class="row"><button class="main" disabled=${isBusy}>Send</button><span class="soft desktop"><kbd>Ctrl</kbd> <kbd>Enter</kbd></span>
       <label class="button">Files<input class="hidden" type="file" multiple onChange=${(event) => { setFiles([...event.target.files]); event.target.value = ""; }} /></label>
       ${files.map((file) => html`<span class="tag">${visible(file.name)}</span>`)}${files.length > 0 && html`<button type="button" class="plain" onClick=${() => setFiles([])}>Without them</button>`}</div>
     <details onToggle=${opened}><summary class="soft">With what</summary><div class="filters">
@@ -104,7 +108,22 @@ export function useFork(id) {
   return [fork, error];
 }
 
-const textOf = (content) => (typeof content === "string" ? content : [content].flat().map((each) => (typeof each === "string" ? each : each?.text ?? (each ? `[${each.type ?? "part"}]` : ""))).filter(Boolean).join("\n\n"));
+/** The conversation from which another one was forked, or that delegated it; null for one that began by itself. */
+export function useOrigin(id) {
+  const [origin, setOrigin] = useState(null);
+  useEffect(() => {
+    let isOver = false;
+    const read = async (one) => (await ask("GET", `api/sessions/${encodeURIComponent(one)}`)).session;
+    setOrigin(null);
+    if (id) read(id).then((session) => session.parent_session_id && read(session.parent_session_id)).then((found) => isOver || setOrigin(found), () => null);
+    return () => { isOver = true; };
+  }, [id]);
+  return origin;
+}
+
+export const titleOf = (session) => brief(session.title || session.preview || session.id);
+
+export const textOf = (content) => (typeof content === "string" ? content : [content].flat().map((each) => (typeof each === "string" ? each : each?.text ?? (each ? `[${each.type ?? "part"}]` : ""))).filter(Boolean).join("\n\n"));
 
 /** Which ledger row each call of a transcript is. A run's calls stand between its beginning and its end, in their order. */
 function ledgers(messages, runs, calls) {
@@ -135,16 +154,16 @@ export function itemsOf(messages, runs, calls, decisions) {
       continue;
     }
     if (message.role === "system") items.push({ kind: "cut", at, text: "Older messages were replaced by a summary.", more: text });
-    else if (message.role === "user") items.push({ kind: "person", at, text, message });
+    else if (message.role === "user") items.push({ kind: "person", at, text: message.content, message });
     else if (text || message.reasoning_content || message.reasoning || !message.tool_calls?.length) items.push({ kind: "agent", at, text, thought: message.reasoning_content ?? message.reasoning ?? "", message });
     for (const [position, call] of (message.tool_calls ?? []).entries()) {
       const row = rows.get(`${message.id} ${position}`), tool = call.function?.name;
-      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row?.status ?? "",
+      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: row?.about ?? message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row?.status ?? "",
         took: row?.claimed_at && row?.settled_at ? row.settled_at - row.claimed_at : 0 };
       items.push(item);
       open.set(call.id, item);
       for (const one of decisions) if (row && one.run_id === row.run_id && one.call === row.call) items.push({ kind: "question", at: one.created_at, isApproval: one.kind === "approval",
-        wait: { wait_id: one.id, command: one.command, question: one.question, description: one.description }, answer: { by: one.by ?? "nobody", choice: one.outcome === "answered" ? null : one.outcome, timestamp: one.closed_at } });
+        wait: { wait_id: one.id, command: one.command, question: one.question, description: one.description }, answer: { by: one.by ?? "nobody", choice: one.outcome === "answered" ? null : one.outcome, timestamp: one.closed_at, changed_arguments: one.changed_arguments } });
     }
   }
   return items;
@@ -166,8 +185,8 @@ function useSession(id) {
     const calls = new Map(), kids = [];
     await Promise.all(runs.data.filter((run) => run.iteration > 0).map(async (run) => {
       const seen = kept.current.get(run.run_id);
-      const found = seen ?? { calls: (await ask("GET", `v1/runs/${run.run_id}/calls`, { params: { limit: 500 } }).catch(() => ({ data: [] }))).data,
-        kids: run.delegated === 0 ? [] : (await ask("GET", `v1/runs/${run.run_id}/tree`).catch(() => ({ data: [] }))).data.filter((node) => node.parent_run_id === run.run_id) };
+      const found = seen ?? { calls: (await ask("GET", `v1/runs/${encodeURIComponent(run.run_id)}/calls`, { params: { limit: 500 } }).catch(() => ({ data: [] }))).data,
+        kids: run.delegated === 0 ? [] : (await ask("GET", `v1/runs/${encodeURIComponent(run.run_id)}/tree`).catch(() => ({ data: [] }))).data.filter((node) => node.parent_run_id === run.run_id) };
       if (ENDED.includes(run.status)) kept.current.set(run.run_id, found);
       calls.set(run.run_id, found.calls);
       kids.push(...found.kids);
@@ -184,13 +203,19 @@ export function Session({ id, query }) {
   const [fork, refusal] = useFork(id);
   const [failure, setFailure] = useState(null), [naming, setNaming] = useState(null), [goTo, setGoTo] = useState(null);
   const opened = useRef(new Map()), at = Number(query?.get("at")) || null;
-  const atWork = data?.runs.filter((run) => !ENDED.includes(run.status)).at(-1);
+  const atWork = data?.runs.filter((run) => !ENDED.includes(run.status)).at(-1), origin = useOrigin(id);
   const story = useStory(atWork?.run_id, (event) => TELLING.includes(event.event) && again());
   const past = useMemo(() => (data ? itemsOf(data.messages, data.runs, data.calls, data.decisions) : []), [data]);
   // What runs and what is asked now stands behind what was written down.
   const known = new Set(data?.decisions.map((one) => one.id));
   const present = [...story.running.values(), ...[...story.waits.values()].filter((item) => !item.answer && !known.has(item.wait.wait_id))].map((item) => (item.kind === "call" ? { ...item, run: atWork?.run_id } : item));
   const shown = [...past.filter((item) => !(item.kind === "call" && item.state === "running" && story.running.size)), ...present];
+  for (const run of [...(data?.runs ?? [])].reverse().filter((one) => !one.started_at && !ENDED.includes(one.status))) {
+    // What waits behind another run is not written down yet.
+    const written = shown.find((item) => item.kind === "person" && !item.note && Math.abs(item.at - run.created_at) < 1), note = "waits for a worker";
+    if (written) shown[shown.indexOf(written)] = { ...written, note };
+    else shown.push({ kind: "person", at: run.created_at, text: sent.get(run.run_id) ?? run.title, note });
+  }
   const isMarked = data && at && past.find((item) => item.message?.id >= at);
   useEffect(() => { if (isMarked) setGoTo({ item: isMarked }); }, [Boolean(isMarked), at]);
   const change = async (body) => {
@@ -205,8 +230,9 @@ export function Session({ id, query }) {
   // A copy may end where a turn does, and not between a call and its result.
   const tools = may("runs:write") ? ({ message }) => message && !message.tool_calls?.length && html`<button class="plain onhover" onClick=${() => fork(message.id)}>Fork here</button>` : null;
   const session = data?.session, waiting = data?.waits.filter((wait) => !present.some((item) => item.wait?.wait_id === wait.id)).map((wait) => ({ kind: "question", at: wait.created_at, isApproval: wait.kind === "approval", wait: { ...wait, wait_id: wait.id } })) ?? [];
+  if (!data && error?.status === 404) return html`<header><h1>No such conversation <small class="soft mono">${visible(id)}</small></h1></header><section class="panel"><${Empty} next=${html`<a href="#/sessions">To all sessions</a>`}>Nobody spoke there, or it was deleted.</${Empty}></section>`;
   return html`<header><h1>${visible(session?.title || (session ? "A conversation" : ""))} <small class="soft mono">${visible(id)}</small></h1>${atWork && html`<${State} of=${atWork.status} />`}
-      ${session?.parent_session_id && html`<span class="soft">from <a href=${to("sessions", session.parent_session_id)}>${brief(session.parent_session_id)}</a></span>`}
+      ${origin && html`<span class="soft">from <a href=${to("sessions", origin.id)}>${titleOf(origin)}</a></span>`}
       <span class="grow"></span>${may("runs:write") && html`<button onClick=${() => setNaming(session?.title ?? "")}>Rename</button><button onClick=${() => fork()}>Fork</button>${last && ENDED.includes(last.status) && html`<button onClick=${repeat}>Retry the last turn</button>`}
       <button onClick=${() => change({ archived: !session?.archived_at })}>${session?.archived_at ? "Bring back" : "Put away"}</button>`}${data && html`<button onClick=${() => save(`${id}.jsonl`, `${JSON.stringify({ ...session, messages: data.messages })}\n`)}>Export</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
     <${Notice} error=${error ?? refusal ?? failure} />
@@ -214,6 +240,6 @@ export function Session({ id, query }) {
     <section class="panel">${session && html`<header><span class="soft">${number(session.message_count)} messages, ${number(session.tool_call_count)} calls, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
       ${atWork && html`<span class="grow"></span><a href=${to("runs", atWork.run_id)}>The run at work</a>`}</header>`}
       <${Conversation} items=${[...shown, ...waiting]} draft=${atWork && story.draft} thought=${atWork && story.thought} opened=${opened.current} waits=${data?.waits} again=${again} kids=${data?.kids} tools=${tools} goTo=${goTo} label="The conversation" /></section>
-    ${may("runs:write") && html`<${Say} session=${id} said=${again} />`}`;
+    ${may("runs:write") && session && html`<${Say} session=${id} said=${again} />`}`;
 }
 

@@ -29,7 +29,7 @@ export function Settings({ query }) {
       ${SUBJECTS.map(([kind, label]) => html`<${Filter} key=${kind} name=${kind} label=${label} query=${query} />`)}<span class="soft" role="status">${data && `${number(rows.length)} of ${number(data.data.length)}`}</span></div>
     ${data && !rows.length && html`<div class="empty">No setting fits.</div>`}
     ${rows.length > 0 && html`<div class="scroll tall" tabindex="0"><table aria-label="Settings"><thead><tr><th>Setting</th><th>Value</th><th>From</th><th>What it is</th></tr></thead>
-      <tbody>${rows.map((each) => html`<tr key=${each.key}><td class="mono" title=${each.variable}>${brief(each.key)}</td><td><${Value} of=${each} /></td>
+      <tbody>${rows.map((each) => html`<tr key=${each.key}><td class="mono key" title=${each.variable}>${brief(each.key)}</td><td><${Value} of=${each} /></td>
         <td class="origin"><span class="tag">${LAYERS[each.layer] ?? brief(each.layer)}</span>${each.layer !== "default" && html`<div class="soft">${brief(each.origin)}</div>`}${each.is_live && html` <span class="soft">live</span>`}</td>
         <td class="soft">${visible(each.description)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }

@@ -7,6 +7,7 @@ import { address, basePath, user } from "./core.js";
 const HELD_MAX = 3;
 const TURN_MS = 400;
 const AGAIN_MS = 1000;
+const AGAIN_MAX_MS = 60000;
 const FORGOTTEN_MS = 90000;
 const KEPT_MAX = 30000;
 const PASSING = /^\{"event":"(message\.delta|reasoning\.available|tool\.generating|tool\.progress)"/;
@@ -18,7 +19,7 @@ class Line {
     // What comes in one piece is told in one piece. A channel to itself wakes a tab that nobody sees; a timer would be held back.
     this.soon = new MessageChannel();
     this.soon.port1.onmessage = () => this.pass();
-    Object.assign(this, { id, tell, fresh: [], base: after, from: after, last: after, events: [], isOver: false, isLive: false, source: null, turnMs: TURN_MS, wantedAt: Date.now() });
+    Object.assign(this, { id, tell, fresh: [], base: after, from: after, last: after, events: [], isOver: false, isLive: false, source: null, again: null, refusals: 0, turnMs: TURN_MS, wantedAt: Date.now() });
   }
 
   open() {
@@ -27,16 +28,19 @@ class Line {
     const source = (this.source = new EventSource(address(`v1/runs/${this.id}/events`, { after: this.last ?? "0" })));
     source.onopen = () => {
       this.heardAt = Date.now();
+      this.refusals = 0;
       this.turnMs = Math.max(TURN_MS, 3 * (this.heardAt - this.openedAt)); // a busy server needs longer turns
       this.tell({ isLive: (this.isLive = true) });
     };
     source.onerror = () => {
       this.heardAt = Date.now();
       this.tell({ isLive: (this.isLive = false) });
-      // Refused: the browser does not try again by itself.
+      // Refused: the browser does not try again by itself. What is refused for good, such as a run that was removed, is
+      // asked for less and less often.
       if (source.readyState === EventSource.CLOSED && this.source === source) {
         this.source = null;
-        this.again = setTimeout(() => this.source || this.open(), AGAIN_MS);
+        this.again = setTimeout(() => { this.again = null; this.open(); }, Math.min(AGAIN_MAX_MS, AGAIN_MS * 2 ** this.refusals));
+        this.refusals += 1;
       }
     };
     source.onmessage = ({ data, lastEventId }) => this.take({ id: lastEventId, data });
@@ -74,6 +78,7 @@ class Line {
 
   close() {
     clearTimeout(this.again);
+    this.again = null;
     this.source?.close();
     this.source = null;
     this.pass();
@@ -116,7 +121,7 @@ class Reader {
     for (const line of [...this.lines.values()]) if (now - line.wantedAt > FORGOTTEN_MS) this.left({ leave: line.id });
     const lines = [...this.lines.values()].filter((line) => !line.isOver);
     const held = lines.filter((line) => line.source).sort((a, b) => a.openedAt - b.openedAt);
-    const waiting = lines.filter((line) => !line.source).sort((a, b) => (a.openedAt ?? 0) - (b.openedAt ?? 0));
+    const waiting = lines.filter((line) => !line.source && !line.again).sort((a, b) => (a.openedAt ?? 0) - (b.openedAt ?? 0));
     for (const line of waiting) {
       const silent = held.length < HELD_MAX ? null : held.find((each) => now - each.heardAt > each.turnMs);
       if (silent === undefined) return;

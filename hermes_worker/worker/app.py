@@ -101,7 +101,7 @@ def build_app(settings: Settings) -> Celery:
         """Sweep once, for fleets whose workers all sit on long calls, and prune for a moment. Idempotent."""
         here = get_process(settings)
         try:
-            swept = here.sweeper.sweep(here.parts.sender.depths())
+            swept = here.sweeper.sweep(here.parts.sender.count_waiting())
             here.sweeper.prune()
             report_pruned(here.pruner.prune_once(_PRUNE_S))
             here.prune_files()
@@ -167,9 +167,8 @@ def _end_starved_lane(error: Exception, effect: Effect | SendDelivery) -> None:
 
 
 def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> None:
-    """Deliver and handle every error, like ``_run_guarded``. A delivery that meets a defect stays claimed; its claim is
-    released as orphaned, and it is tried again until its attempts are used up.
-    """
+    """Make a delivery and raise nothing, because Celery acknowledges a task that raised. A delivery that meets a defect
+    stays claimed; its claim is released as orphaned, and it is tried again until its attempts are used up."""
     try:
         deliver(get_process(settings).deliveries, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -182,9 +181,8 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
 
 
 def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
-    """Call a hook and handle every error, like ``_run_guarded``. A row that meets a defect stays claimed; its claim is
-    released as orphaned, and it is due again until its attempts are used up.
-    """
+    """Call a hook and raise nothing, because Celery acknowledges a task that raised. A row that meets a defect stays
+    claimed; its claim is released as orphaned, and it is due again until its attempts are used up."""
     try:
         call_hook(get_process(settings).parts, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -194,9 +192,8 @@ def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
 
 
 def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> None:
-    """Gather artifacts and handle every error, like ``_run_guarded``. A row that meets a defect stays claimed; its
-    claim is released as orphaned, and it is due again until its attempts are used up.
-    """
+    """Gather artifacts and raise nothing, because Celery acknowledges a task that raised. A row that meets a defect
+    stays claimed; its claim is released as orphaned, and it is due again until its attempts are used up."""
     try:
         get_process(settings).gather_artifacts(effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -206,9 +203,8 @@ def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> N
 
 
 def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
-    """Fetch a file and handle every error, like ``_run_guarded``. A row that meets a defect stays claimed; its claim is
-    released as orphaned, and it is due again until its attempts are used up.
-    """
+    """Fetch a file and raise nothing, because Celery acknowledges a task that raised. A row that meets a defect stays
+    claimed; its claim is released as orphaned, and it is due again until its attempts are used up."""
     try:
         fetch_file(get_process(settings).fetching, effect, at)
     except (UnavailableError, LeaseLost) as error:
@@ -218,9 +214,8 @@ def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
 
 
 def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:
-    """Collect for a job and handle every error, like ``_run_guarded``. An execution that meets a defect stays claimed;
-    its claim is released as orphaned, and it ends as unknown.
-    """
+    """Run a job's script for one of its slots and raise nothing, because Celery acknowledges a task that raised. An
+    execution that meets a defect stays claimed; its claim is released as orphaned, and it ends as unknown."""
     try:
         collect(get_process(settings).collecting, firing_id, at)
     except (UnavailableError, LeaseLost) as error:
@@ -237,7 +232,7 @@ def __getattr__(name: str) -> Any:
     if is_celerys:
         handover.begin_program()
     try:
-        app = _configured_app()
+        app = _build_app()
     except ConfigurationError as error:
         if is_celerys:
             sys.exit(f"hermes-worker: {error}")
@@ -246,8 +241,8 @@ def __getattr__(name: str) -> Any:
     return app
 
 
-def _configured_app() -> Celery:
-    """Raises ``ConfigurationError``."""
+def _build_app() -> Celery:
+    """Build the Celery application from the environment. Raises ``ConfigurationError``."""
     settings = settings_module.load_settings()
     connect_signals(settings)
     app = build_app(settings)

@@ -89,7 +89,7 @@ def build_celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
             "health_check_interval": 10,
             "global_keyprefix": KEY_PREFIX,
             "client_name": "hermes-worker",
-            **_sentinel_options(sentinels),
+            **_build_sentinel_options(sentinels),
         },
         timezone="UTC",
         enable_utc=True,
@@ -98,7 +98,7 @@ def build_celery_app(broker_url: str, *, sends_events: bool = False) -> Celery:
     return app
 
 
-def _sentinel_options(sentinels: SentinelAddresses | None) -> dict[str, Any]:
+def _build_sentinel_options(sentinels: SentinelAddresses | None) -> dict[str, Any]:
     if sentinels is None:
         return {}
     return {"master_name": sentinels.service, "sentinel_kwargs": build_sentinel_options(sentinels)}

@@ -46,7 +46,7 @@ from hermes_worker.settings.secret_transfer import SECRETS_FD, begin_program, op
 from hermes_worker.store.build import build_database
 from hermes_worker.store.workers import Workers
 from hermes_worker.tasks.build import WorkerOptions
-from hermes_worker.workspaces.command_mark import worker_title
+from hermes_worker.workspaces.command_mark import build_worker_title
 
 _START = b"+"
 _LEAVE = b"q"
@@ -191,21 +191,23 @@ class _LaneForker:
     def __call__(self, name: str) -> int:
         if not self._is_warm:
             self._is_warm = True
+            for module in self._settings.database.driver_modules:
+                importlib.import_module(module)
             importlib.import_module("hermes_worker.worker.warm").warm_up()
         ask_for_death_signal = die_with_parent_hook(signal.SIGKILL)
 
-        def live() -> int:
+        def run_lane() -> int:
             if ask_for_death_signal is not None:
                 ask_for_death_signal()
             os.close(self._control)
             name_process("lane")
             may_call_us = self._settings.terminal.allow_hermes_worker
-            title_process(worker_title(f"lane {','.join(self._lane.queues)}", may_call_us=may_call_us))
+            title_process(build_worker_title(f"lane {','.join(self._lane.queues)}", may_call_us=may_call_us))
             # By name: it is made of this module, and imports what only a worker at work needs.
             run_lane: Callable[[Settings, WorkerOptions], int] = importlib.import_module(_MAIN).run_lane
             return run_lane(self._settings, replace(self._lane, name=name))
 
-        return _fork(live)
+        return _fork(run_lane)
 
 
 _MAIN = "hermes_worker.worker.main"

@@ -89,7 +89,7 @@ def connect_signals(settings: Settings, options: WorkerOptions | None = None) ->
             _lanes.drain_lanes()
         if drain_line.is_open:
             drain_line.say_drain()
-            threading.Thread(target=_end_after, args=(_patience_s(settings.lease),), daemon=True).start()
+            threading.Thread(target=_end_after, args=(_compute_patience_s(settings.lease),), daemon=True).start()
             return
         start_draining(get_process(settings), settings.lease)
 
@@ -127,12 +127,12 @@ def _serve_metrics(settings: Settings, slots: int, here: WorkerProcess | None) -
     serve_metrics(settings, "worker", gauges, fleet=here.database if here and _options.has_beat else None)
 
 
-def leaves_within_s(lease: LeaseSettings) -> float:
+def compute_leave_s(lease: LeaseSettings) -> float:
     """The longest that a worker takes to leave after SIGTERM, its lanes included, in seconds."""
-    return _patience_s(lease) + _LANES_PATIENCE_S
+    return _compute_patience_s(lease) + _LANES_PATIENCE_S
 
 
-def _patience_s(lease: LeaseSettings) -> float:
+def _compute_patience_s(lease: LeaseSettings) -> float:
     """The longest that leaving in order can take."""
     return lease.drain_s + lease.drain_once_s + 2 * HAND_OVER_S
 

@@ -40,7 +40,7 @@ from hermes_worker.wiring import open_client
 from hermes_worker.worker import lifecycle
 from hermes_worker.worker.app import build_app, connect_signals, get_process
 from hermes_worker.worker.monitoring import guard_control
-from hermes_worker.workspaces.command_mark import worker_title
+from hermes_worker.workspaces.command_mark import build_worker_title
 
 if TYPE_CHECKING:
     from celery.beat import Service
@@ -71,7 +71,7 @@ def run_worker(
     waited for.
     """
     if {QueueName.MODEL, QueueName.SUSPECT_MODEL} & set(options.queues):
-        _require_model(settings)
+        _prepare_model_calls(settings)
     options = replace(
         options, slots=1 if pool is WorkerPool.PREFORK else concurrency
     )  # a prefork child is a process each
@@ -79,7 +79,7 @@ def run_worker(
         raise ConfigurationError("a scheduler lives in a worker of the pool 'threads' alone: start a beat of its own")
     if options.is_lane:
         _require_apart(options, pool, concurrency)
-        _bound_memory(settings.lease.lane_memory_mb)
+        _limit_memory(settings.lease.lane_memory_mb)
     configure_logging(settings.log, "worker", secrets=settings.secrets)
     _quiet_celery()
     raise_open_file_limit()
@@ -87,7 +87,7 @@ def run_worker(
         faults.arm_faults(settings.faults)
     connect_signals(settings, lifecycle.open_lanes(settings, options))
     role = f"worker {','.join(options.queues)} [{concurrency}] pool process"
-    title = worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
+    title = build_worker_title(role, may_call_us=settings.terminal.allow_hermes_worker)
     signals.worker_process_init.connect(partial(_title_child, title), weak=False)
     readiness.ready_file = options.ready_file
     readiness.withdraw()
@@ -99,7 +99,7 @@ def run_worker(
         _start_beat(make_beat(app), options.alive_file)
     worker = _Worker(
         app=app,
-        hostname=node_name(options.queues),
+        hostname=build_node_name(options.queues),
         queues=list(options.queues),
         pool=pool.value,
         concurrency=concurrency,
@@ -130,7 +130,7 @@ def _start_beat(beat: Service, alive_file: Path | None) -> None:
     log.info("worker.started", schedule="maintenance")
 
 
-def node_name(queues: Sequence[str]) -> str:
+def build_node_name(queues: Sequence[str]) -> str:
     """The worker's name for Celery's tools: the queues that it consumes, and unique in the fleet."""
     role = "worker" if set(queues) == {name.value for name in STANDING_QUEUES} else "-".join(queues)
     return f"{role}.{os.getpid()}@{socket.gethostname()}"
@@ -142,7 +142,7 @@ def run_lane(settings: Settings, options: WorkerOptions) -> int:
 
 
 def _require_apart(options: WorkerOptions, pool: WorkerPool, concurrency: int) -> None:
-    """Raises ``ConfigurationError`` for a lane that would do more than one step at a time."""
+    """Raise ``ConfigurationError`` for a lane that would do more than one step at a time."""
     is_mixed = not all(QueueName(queue).is_for_lanes for queue in options.queues)
     if is_mixed or pool is not WorkerPool.THREADS or concurrency != 1:
         raise ConfigurationError(
@@ -151,7 +151,7 @@ def _require_apart(options: WorkerOptions, pool: WorkerPool, concurrency: int) -
         )
 
 
-def _bound_memory(megabytes: int) -> None:
+def _limit_memory(megabytes: int) -> None:
     """Make allocations fail, of data that this process alone has, above so many megabytes; 0 for no limit."""
     if megabytes and sys.platform == "linux":
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -159,7 +159,7 @@ def _bound_memory(megabytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
-def _require_model(settings: Settings) -> None:
+def _prepare_model_calls(settings: Settings) -> None:
     """Import and build what model calls need, or raise ``ConfigurationError``."""
     if settings.model.is_scripted:
         raise ConfigurationError(

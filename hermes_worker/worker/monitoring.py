@@ -51,19 +51,19 @@ class EventSwitch(StartStopStep):  # type: ignore[misc]
 
 def guard_control(allowed: RemoteControl) -> None:
     """Let the workers of this process answer commands as ``allowed`` says. Before a worker is made; idempotent."""
-    control.Panel.data = handlers(allowed)
+    control.Panel.data = build_handlers(allowed)
 
 
-def handlers(allowed: RemoteControl) -> dict[str, _Handler]:
+def build_handlers(allowed: RemoteControl) -> dict[str, _Handler]:
     """The commands of remote control, by name."""
     found: dict[str, _Handler] = {}
     for name, handler in _CELERYS.items():
         if name in _REPLACED:
             found[name] = _REPLACED[name]
         elif allowed is RemoteControl.ALL or _is_reading(name):
-            found[name] = _explaining_handler(name, handler)
+            found[name] = _make_explaining_handler(name, handler)
         else:
-            found[name] = _refusing_handler(name)
+            found[name] = _make_refusing_handler(name)
     return found
 
 
@@ -72,7 +72,7 @@ def _is_reading(name: str) -> bool:
     return info is None or (info.type == "inspect" and name not in _MORE_THAN_READING) or name in _READING
 
 
-def _refusing_handler(name: str) -> _Handler:
+def _make_refusing_handler(name: str) -> _Handler:
     def answer(_state: Any, **_: Any) -> Mapping[str, str]:
         log.warning("control.refused", command=name)
         return control.nok(  # type: ignore[no-any-return]
@@ -83,7 +83,7 @@ def _refusing_handler(name: str) -> _Handler:
     return answer
 
 
-def _explaining_handler(name: str, handler: _Handler) -> _Handler:
+def _make_explaining_handler(name: str, handler: _Handler) -> _Handler:
     def answer(state: Any, **arguments: Any) -> Any:
         try:
             return handler(state, **arguments)
@@ -125,7 +125,7 @@ def _refresh_strategies(consumer: Any) -> None:
     consumer.update_strategies()
 
 
-def _stats(state: Any, **arguments: Any) -> Mapping[str, Any]:
+def _report_stats(state: Any, **arguments: Any) -> Mapping[str, Any]:
     """Celery's figures of this worker, without the passwords of the broker: Celery shows that of a broker on a socket,
     and those of Sentinels.
     """
@@ -144,5 +144,5 @@ def _stats(state: Any, **arguments: Any) -> Mapping[str, Any]:
 _REPLACED: Mapping[str, _Handler] = {
     "enable_events": _enable_events,
     "disable_events": _disable_events,
-    "stats": _stats,
+    "stats": _report_stats,
 }

@@ -58,15 +58,14 @@ _MODULES = (
     "celery.events",
     "celery.worker.strategy",
     "encodings.idna",
-    "psycopg",
-    "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.pysqlite",
     "sqlite3",
 )
 
 
 def warm_up() -> None:
-    """Import what a worker needs and read the certificates it trusts. Opens no connection and starts no thread.
+    """Import what a worker needs beside the driver of its database, and read the certificates it trusts. Opens no
+    connection and starts no thread.
 
     Everything that is there by now is kept out of garbage collections: a child's would copy it, page by page, and find
     nothing.
@@ -82,6 +81,6 @@ def warm_up() -> None:
 
 
 def _read_certificates() -> None:
-    from hermes_worker.models.connections import shared_ssl_context
+    from hermes_worker.models.connections import get_shared_ssl_context
 
-    shared_ssl_context()
+    get_shared_ssl_context()

@@ -194,7 +194,7 @@ class Workspace(Protocol):
         """Delete one file. Raises ``PathNotFound`` when there is none."""
 
     def require_folder(self, path: str) -> None:
-        """Raises ``PathNotFound``, or ``WorkspaceError`` for anything that is not a folder that can be opened."""
+        """Raise ``PathNotFound``, or ``WorkspaceError`` for anything that is not a folder that can be opened."""
 
     def entries(self, path: str) -> tuple[str, ...]:
         """The names in a folder, sorted; the names of folders, and of links to folders, end in ``/``."""

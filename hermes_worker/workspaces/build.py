@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.local.paths import (
+    get_processes_dir,
+    get_tenants_workspaces_dir,
     list_spellings,
-    processes_dir,
-    tenants_workspaces_dir,
 )
 from hermes_worker.settings import Settings
 from hermes_worker.settings.servers import parse_servers_url
@@ -65,14 +65,16 @@ def build_sandbox(settings: Settings, is_shared: Callable[[], bool] = lambda: Fa
         SandboxMode,
         SandboxPolicy,
         find_unseen,
-        hidden_paths,
+        list_hidden_paths,
     )
     from hermes_worker.workspaces.sandbox.proxy import EgressProxy
 
     chosen = settings.terminal
     home = settings.environ.get("HOME")
     hidden = tuple(
-        dict.fromkeys(str(Path(path).resolve()) for path in hidden_paths(home, tuple(_list_private_paths(settings))))
+        dict.fromkeys(
+            str(Path(path).resolve()) for path in list_hidden_paths(home, tuple(_list_private_paths(settings)))
+        )
     )
     interpreter = (sys.prefix, sys.base_prefix, str(Path(hermes_worker.__file__).parent))
     profile = Profile(chosen.profile)
@@ -125,11 +127,11 @@ def build_network_rules(settings: Settings) -> NetworkRules:
     )
 
 
-def workspace_bytes_max(settings: Settings, root: str | None = None, kind: str = "local") -> int:
+def find_workspace_bytes_max(settings: Settings, root: str | None = None, kind: str = "local") -> int:
     """Bytes that a workspace may hold; 0 for no limit. ``root`` is its directory."""
     chosen = settings.terminal.workspace_mb_max
     if chosen is None:
-        is_guests = root is not None and Path(root).is_relative_to(tenants_workspaces_dir(settings.home))
+        is_guests = root is not None and Path(root).is_relative_to(get_tenants_workspaces_dir(settings.home))
         is_limited = is_guests or settings.terminal.profile == "tenant" or kind in _KINDS_OF_ALL
         chosen = _TENANT_WORKSPACE_MB if is_limited else 0
     return chosen * 1024**2
@@ -141,7 +143,7 @@ def make_sharing_check(database: Database) -> Callable[[], bool]:
     """
     is_shared, look_at = False, 0.0
 
-    def looked_up() -> bool:
+    def look_up() -> bool:
         nonlocal is_shared, look_at
         if not is_shared and time.monotonic() >= look_at:
             try:
@@ -151,7 +153,7 @@ def make_sharing_check(database: Database) -> Callable[[], bool]:
             look_at = time.monotonic() + _TENANTS_EVERY_S
         return is_shared
 
-    return looked_up
+    return look_up
 
 
 _OF_CLIENT_KEYS = ("sslkey", "ssl_keyfile")
@@ -219,26 +221,30 @@ def make_workspace_opener(
         sandbox=sandbox,
         free_bytes_min=settings.terminal.free_mb_min * 1024**2,
         umask=settings.terminal.umask,
-        processes_dir=str(processes_dir(settings.home)),
+        processes_dir=str(get_processes_dir(settings.home)),
         open_keeper=open_keeper,
         ssh=build_ssh_account(settings),
         docker=build_docker_account(settings),
         kubernetes=build_kubernetes_account(settings),
     )
 
-    @lru_cache(_WORKSPACES_OPEN_MAX)
-    def opened(place: WorkspaceRef) -> Workspace:
-        return open_workspace(place, replace(opening, bytes_max=workspace_bytes_max(settings, place.root, place.kind)))
+    read_once = lru_cache(_WORKSPACES_OPEN_MAX)(WorkspaceRef.from_json)
 
-    def workspace(ref: str) -> Workspace:
-        place = WorkspaceRef.from_json(ref)
+    @lru_cache(_WORKSPACES_OPEN_MAX)
+    def open_once(place: WorkspaceRef) -> tuple[Workspace, Callable[[], None] | None]:
+        limit = find_workspace_bytes_max(settings, place.root, place.kind)
+        opened = open_workspace(place, replace(opening, bytes_max=limit))
+        return opened, opened.refresh if isinstance(opened, RefreshedWorkspace) else None
+
+    def open_by_reference(ref: str) -> Workspace:
+        place = read_once(ref)
         rule.require_own(place)
-        found = opened(place)
-        if isinstance(found, RefreshedWorkspace):
-            found.refresh()
+        found, refresh = open_once(place)
+        if refresh is not None:
+            refresh()
         return found
 
-    return workspace
+    return open_by_reference
 
 
 def build_ssh_account(settings: Settings) -> SshAccount | None:

@@ -25,7 +25,7 @@ _WORKERS = ("hermes-worker: worker ", "hermes-worker: lane ")
 _DEPTH_MAX = 64
 
 
-def worker_title(role: str, *, may_call_us: bool) -> str:
+def build_worker_title(role: str, *, may_call_us: bool) -> str:
     """The title of a process that runs commands. It says whether they may call us; a command cannot change the title of
     a process above it.
     """

@@ -35,7 +35,7 @@ from hermes_worker.workspaces.processes import ProcessLook, ProcessOrder
 from hermes_worker.workspaces.protection import FileProtection
 from hermes_worker.workspaces.quota import WorkspaceQuota
 from hermes_worker.workspaces.sandbox.backends import Sandbox
-from hermes_worker.workspaces.sandbox.helper.space import free_bytes
+from hermes_worker.workspaces.sandbox.helper.space import measure_free_bytes
 from hermes_worker.workspaces.sandbox.kept_command import WatchedDirectory
 from hermes_worker.workspaces.sandbox.network import PEOPLE, RunOrigin
 from hermes_worker.workspaces.shell import TerminalPair
@@ -132,10 +132,10 @@ class LocalWorkspace:
         if self._quota is not None:
             self._quota.require_room(len(data))
         with _translate_errors(path), self._open_parent(canonical, create=True) as (folder, name):
-            mode = _mode_to_keep(path, name, folder)
+            mode = _read_mode_to_keep(path, name, folder)
             temporary = f".{name[:100]}.{secrets.token_hex(6)}.hermes-tmp"
             try:
-                write_new_file(temporary, [data], self._masked_mode(0o666) if mode is None else mode, folder)
+                write_new_file(temporary, [data], self._compute_masked_mode(0o666) if mode is None else mode, folder)
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 with suppress(FileNotFoundError):
@@ -193,7 +193,7 @@ class LocalWorkspace:
             confinement=confined.confinement if confined else None,
             limits=self._sandbox.limits if self._sandbox else None,
             has_own_errors=has_own_errors,
-            watched=(self._watched_directory(),),
+            watched=(self._build_watched_directory(),),
             umask=self._umask,
             may_call_us=self.may_call_us,
             on_output=on_output,
@@ -264,13 +264,13 @@ class LocalWorkspace:
     def remove_process(self, name: str) -> None:
         client.remove_process(self._processes / name)
 
-    def _watched_directory(self) -> WatchedDirectory:
-        allowed = self._quota.allowed_bytes() if self._quota else 0
+    def _build_watched_directory(self) -> WatchedDirectory:
+        allowed = self._quota.compute_allowed_bytes() if self._quota else 0
         return WatchedDirectory(path=self.root, bytes_max=allowed, free_bytes_min=self._free_bytes_min)
 
     def require_free_space(self) -> None:
         try:
-            free = free_bytes(self.root)
+            free = measure_free_bytes(self.root)
         except OSError as error:
             raise WorkspaceError(f"the disk of the workspace cannot be looked at: {format_reason(error)}") from error
         if free < self._free_bytes_min:
@@ -291,7 +291,7 @@ class LocalWorkspace:
             for name in canonical.relative_to(self._root).parts:
                 is_new = create and _make_folder(name, descriptor)
                 inner = os.open(name, FOLDER_FLAGS, dir_fd=descriptor)
-                if is_new and (mode := self._masked_mode(0o777)) is not None:
+                if is_new and (mode := self._compute_masked_mode(0o777)) is not None:
                     os.fchmod(inner, mode | os.fstat(inner).st_mode & (stat.S_ISGID | stat.S_ISVTX))
                 os.close(descriptor)
                 descriptor = inner
@@ -299,7 +299,7 @@ class LocalWorkspace:
         finally:
             os.close(descriptor)
 
-    def _masked_mode(self, mode: int) -> int | None:
+    def _compute_masked_mode(self, mode: int) -> int | None:
         """The permissions of a new file under the umask; ``None`` when the umask of the worker decides."""
         return None if self._umask is None else mode & ~self._umask
 
@@ -369,7 +369,7 @@ def _not_regular(path: str) -> WorkspaceError:
     return WorkspaceError(f"{path!r} is not a regular file")
 
 
-def _mode_to_keep(path: str, name: str, folder: int) -> int | None:
+def _read_mode_to_keep(path: str, name: str, folder: int) -> int | None:
     """The permissions of the file that is about to be replaced; ``None`` when there is none."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -28,11 +28,11 @@ class CopyRule:
     is_copy: Callable[[], bool]
 
     def require_own(self, ref: WorkspaceRef) -> None:
-        """Raises ``WorkspaceError`` for a workspace outside the home of a copy."""
+        """Raise ``WorkspaceError`` for a workspace outside the home of a copy."""
         self.require_own_folder(ref.root, kind=ref.kind)
 
     def require_own_folder(self, path: str, *, kind: str = WorkspaceKind.LOCAL) -> None:
-        """Raises ``WorkspaceError`` for a folder outside the home of a copy."""
+        """Raise ``WorkspaceError`` for a folder outside the home of a copy."""
         if is_shared_with_copies(kind, path, self.homes) and self.is_copy():
             raise WorkspaceError(
                 f"this is a restored copy, and {path!r} is outside its home, where the original may still be at work. "

@@ -12,7 +12,7 @@ from pathlib import Path
 from hermes_worker.observe import log
 
 _OWN = re.compile(r"run_[0-9a-f]{32}")
-"""A session's own workspace is called as the session (``ref.session_workspace``)."""
+"""The name of a session's own workspace, which is the id of the session (``ref.make_session_ref``)."""
 _AT_ONCE = 100
 _TOUCHED_S = 3600.0
 

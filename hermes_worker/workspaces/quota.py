@@ -30,7 +30,7 @@ class WorkspaceQuota:
         """Count a file of ``size`` bytes that is about to be written. Raises ``WorkspaceError``."""
         with self._lock:
             taken = max(size, FILE_BYTES_MIN)
-            content = self._recent_content()
+            content = self._get_recent_content()
             if content.bytes + taken > self._bytes_max:
                 content = self._measure_content()
             if content.bytes + taken > self._bytes_max:
@@ -41,13 +41,13 @@ class WorkspaceQuota:
                 )
             content.bytes += taken
 
-    def allowed_bytes(self) -> int:
+    def compute_allowed_bytes(self) -> int:
         """Up to how many bytes a command that begins now may fill the workspace."""
         with self._lock:
-            used = self._recent_content().bytes
+            used = self._get_recent_content().bytes
             return self._bytes_max if used <= self._bytes_max else used + _SLACK_BYTES
 
-    def _recent_content(self) -> Content:
+    def _get_recent_content(self) -> Content:
         """The size of the workspace; walks only when it has been a while, or when enough was written to the disk to
         matter.
         """
@@ -59,6 +59,6 @@ class WorkspaceQuota:
 
     def _measure_content(self) -> Content:
         walk = Walk(self._root)
-        walk.finished(time.monotonic() + _PATIENCE_S)
+        walk.finish(time.monotonic() + _PATIENCE_S)
         self._content, self._known_at = Content(self._root, walk.bytes), time.monotonic()
         return self._content

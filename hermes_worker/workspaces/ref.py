@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.extension import Extension, WorkspaceDeclaration
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ class WorkspaceRef:
             raise ValueError(f"a workspace's root must be an absolute path without '..', not {self.root!r}")
 
     def to_json(self) -> str:
-        return canonical_json(asdict(self))
+        return dump_canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> WorkspaceRef:
-        """Raises ``ValueError`` when the text is not a stored reference."""
+        """Parse a stored reference. Raises ``ValueError`` for any other text."""
         document = json.loads(text)
         match document:
             case {"kind": str(kind), "root": str(root)}:
@@ -85,7 +85,7 @@ class WorkspaceRef:
 
 
 def make_session_ref(workspaces_dir: str, session_id: str, *, kind: str = WorkspaceKind.LOCAL) -> WorkspaceRef:
-    """The workspace of its own that a new session gets: one directory below ``workspaces_dir``.
+    """Make the reference to a new session's own workspace: one directory below ``local.paths.get_workspaces_dir``.
 
     The same id always gives the same directory, and two ids never share one, whatever they are made of.
     """

@@ -39,7 +39,7 @@ from hermes_worker.workspaces.sandbox.kept_command import (
     LaunchOptions,
     WatchedDirectory,
     hold_command,
-    rlimits,
+    list_rlimits,
 )
 from hermes_worker.workspaces.sandbox.policy import CommandLimits
 
@@ -347,7 +347,7 @@ class _StartedCommand:
                 for_command=(state,) if command.stdin is None else (state, command.stdin),
                 umask=command.umask,
             )
-            return self._kept.start([*_terminal_words(command), *_SHELL, script, "bash", command.text], launch)
+            return self._kept.start([*_build_terminal_words(command), *_SHELL, script, "bash", command.text], launch)
         finally:
             os.close(entrance)
 
@@ -357,7 +357,7 @@ class _StartedCommand:
         enter = _ENTER.format(tag=self._tag, entrance=entrance, limits=_render_limits(command))
         script = _SCRIPT.format(enter=enter if command.terminal is None else "", state=state)
         return subprocess.Popen(
-            [*_terminal_words(command, enter), *_SHELL, script, "bash", command.text],
+            [*_build_terminal_words(command, enter), *_SHELL, script, "bash", command.text],
             cwd=command.cwd,
             env=self._build_environment(command),
             stdin=subprocess.DEVNULL if command.stdin is None else command.stdin,
@@ -444,7 +444,7 @@ class _StartedCommand:
     def _list_session(self) -> list[int]:
         """The living processes of the command's session: all it started, except daemons. Cheap enough to ask after
         every command."""
-        return [pid for pid in psutil.pids() if _session_of(pid) == self._process.pid and not _is_zombie(pid)]
+        return [pid for pid in psutil.pids() if _find_session(pid) == self._process.pid and not _is_zombie(pid)]
 
     def _list_family(self) -> list[int]:
         """The session, every descendant of it and every process that carries the command's tag, parents first: a shell
@@ -462,7 +462,7 @@ class _StartedCommand:
         return [pid for pid in sort_parents_first(family, parents) if not _is_zombie(pid)]
 
 
-def _terminal_words(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
+def _build_terminal_words(command: RunningCommand, enter: str = "") -> tuple[str, ...]:
     """The words in front of the command that give it its terminal as the controlling one, after it did ``enter``."""
     return () if command.terminal is None else (*_SHELL, f"{enter}{_IN_TERMINAL}", "bash")
 
@@ -474,14 +474,14 @@ def _mark_limits(command: RunningCommand) -> list[tuple[int, int]]:
 
 def _render_limits(command: RunningCommand) -> str:
     """Shell commands that limit an unconfined shell. What cannot be set here stays as it is."""
-    values = dict([*(rlimits(command.limits) if command.limits else []), *_mark_limits(command)])
+    values = dict([*(list_rlimits(command.limits) if command.limits else []), *_mark_limits(command)])
     wanted = [f"ulimit -{letter} {values[kind] // unit}" for kind, letter, unit in _ULIMITS if kind in values]
     if command.limits is not None:
         wanted.append(f"echo {OOM_SCORE} > /proc/self/oom_score_adj")
     return f"{{ {'; '.join([*wanted, ':'])}; }} 2>/dev/null; "
 
 
-def _session_of(pid: int) -> int | None:
+def _find_session(pid: int) -> int | None:
     try:
         return os.getsid(pid)
     except (ProcessLookupError, PermissionError):
@@ -491,13 +491,13 @@ def _session_of(pid: int) -> int | None:
 def sort_parents_first(pids: Collection[int], parents: Mapping[int, int]) -> list[int]:
     """The processes, each behind those of them that it descends from; ``parents`` maps every process to its parent."""
 
-    def depth(pid: int) -> int:
+    def count_ancestors(pid: int) -> int:
         above = 0
         while (pid := parents.get(pid, 0)) in pids and above < len(pids):
             above += 1
         return above
 
-    return sorted(pids, key=lambda pid: (depth(pid), pid))
+    return sorted(pids, key=lambda pid: (count_ancestors(pid), pid))
 
 
 def _is_zombie(pid: int) -> bool:

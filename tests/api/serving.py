@@ -39,7 +39,7 @@ def until(is_so: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S
 
 def hints_waiting(client: Client) -> int:
     """Messages in the queues of the broker."""
-    return sum((client.publisher.depths() or {}).values())
+    return sum((client.publisher.count_waiting() or {}).values())
 
 
 @dataclass

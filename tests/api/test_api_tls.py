@@ -13,7 +13,7 @@ import pytest
 from serving import Served
 from support.certificates import Authority, CertificateFiles
 
-from hermes_worker.cli.doctor import _api
+from hermes_worker.cli.doctor import _check_api
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.stack import _build_health_check
 from hermes_worker.client import HermesClient
@@ -63,7 +63,7 @@ def test_commands_of_the_same_machine_know_it_by_its_certificate(
     api = serve(chosen)
     here = replace(chosen, server=replace(chosen.server, port=int(api.url.rpartition(":")[2])))
     assert _build_health_check(here.server)()
-    grade, text = _api(here)
+    grade, text = _check_api(here)
     assert (grade is not Grade.BROKEN, "answers" in text) == (True, True), text
     another = with_tls(here, authority.files("another"))
     assert not _build_health_check(another.server)()

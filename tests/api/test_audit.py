@@ -8,6 +8,7 @@ import httpx
 import pytest
 from serving import Served
 from support.patience import PATIENCE_S
+from support.samples import sample_seeds
 from support.store import Store
 from test_tenants import Operation, Side, client, guest, host, one_of_each, operations, tenants  # noqa: F401  (fixtures)
 
@@ -30,12 +31,15 @@ CHANGES_NOTHING = frozenset(
 """Operations that are no GET and change nothing here."""
 
 
+@pytest.mark.parametrize("turn", sample_seeds(1, 4))
 def test_every_operation_that_changes_something_is_recorded(
     api: Served,
     guest: Side,  # noqa: F811
     store: Store,
     monkeypatch: pytest.MonkeyPatch,
+    turn: int,
 ) -> None:
+    """Each fourth operation by day, the others at night."""
     monkeypatch.setattr(auth, "REMEMBERED_S", 3_600.0)  # one of the operations revokes the key that asks
     log = AuditLog(api.client.database)
     who = next(row.actor for row in log.list_actions("acme") if row.act == "run.submit")
@@ -48,8 +52,9 @@ def test_every_operation_that_changes_something_is_recorded(
         return is_done, log.list_actions("acme", after=seen)
 
     ids = guest.ids
-    for operation in operations(api):
-        if operation.method == "GET" or f"{operation.method} {operation.path}" in CHANGES_NOTHING:
+    changing = [each for each in operations(api) if each.method != "GET"]
+    for operation in changing[turn::4]:
+        if f"{operation.method} {operation.path}" in CHANGES_NOTHING:
             continue
         is_done, rows = ask(operation)
         if not is_done or not rows:
@@ -63,7 +68,7 @@ def test_every_operation_that_changes_something_is_recorded(
             continue
         assert {(row.actor, row.address) for row in rows} == {(who, "127.0.0.1")}, operation
     assert not unrecorded, f"{unrecorded}: call store.access.audit.record_action where it is written"
-    assert tried > 5
+    assert tried > 3
 
 
 def test_the_log_is_for_administrators_of_its_tenant(

@@ -35,7 +35,7 @@ class Page:
         if isinstance(shown, ChatNotice):
             self.told.append(shown.text)
 
-    def lines(self, lines: Sequence[str]) -> None:
+    def show_lines(self, lines: Sequence[str]) -> None:
         self.told.extend(lines)
 
     def copy(self, text: str) -> bool:
@@ -83,10 +83,10 @@ def chat(api: Served, store: Store) -> Iterator[Chat]:
 def test_model_is_that_of_the_runs_that_follow(chat: Chat) -> None:
     chat.turn("hello")
     assert chat.type("/model vendor/other") is None
-    assert chat.page.last == "the next run asks vendor/other"
+    assert chat.page.last == "from the next run on vendor/other is asked"
     assert chat.store.views.load_run(chat.turn("again")).model == "vendor/other"
     chat.type("/model")
-    assert chat.page.last == "the next run asks the usual model"
+    assert chat.page.last == "from the next run on the usual model is asked"
     assert chat.store.views.load_run(chat.turn("once more")).model != "vendor/other"
 
 
@@ -127,7 +127,7 @@ def test_resume_follows_the_run_that_is_at_work_there(chat: Chat) -> None:
 def test_resume_of_a_conversation_that_is_not_there_leaves_the_one_that_is(chat: Chat) -> None:
     chat.turn("hello")
     before = chat.talk.session_id
-    with pytest.raises(RefusedError):
+    with pytest.raises(ConfigurationError, match="there is no session 'nowhere'"):
         chat.type("/resume nowhere")
     assert chat.talk.session_id == before
 
@@ -144,7 +144,7 @@ def test_compress_begins_a_run_of_the_conversation(chat: Chat) -> None:
 
 def test_steer_and_stop_are_meant_for_the_run_at_work(chat: Chat) -> None:
     chat.type("/steer in French")
-    assert chat.page.last == "no run is at work; say it as it is"
+    assert chat.page.last == "no run is at work; write the line without /steer"
     chat.type("/stop")
     assert chat.page.last == "no run is at work"
     run_id = chat.type("tell me")
@@ -234,7 +234,7 @@ def test_a_skill_is_followed_by_its_name(chat: Chat) -> None:
 
 def test_effort_is_that_of_the_runs_that_follow(chat: Chat) -> None:
     chat.type("/reasoning high")
-    assert chat.page.last == "the next run thinks high"
+    assert chat.page.last == "from the next run on the model thinks: high"
     run_id = chat.turn("hello")
     told = {each.key: each.value for each in chat.client.settings("agent.reasoning", run_id=run_id)}
     assert told == {"agent.reasoning_effort": "high"}
@@ -263,7 +263,7 @@ def test_a_command_of_my_own_is_told_to_nobody_until_i_share_it(chat: Chat) -> N
     chat.type("/share")
     assert chat.page.last == "no command was run yet; !command runs one"
     assert chat.type("!echo seen; exit 3") is None and chat.talk.session_id is None
-    assert chat.page.told[-2:] == ["seen", "exit code 3, the agent was told nothing; /share says it"]
+    assert chat.page.told[-2:] == ["seen", "exit code 3; the agent has not seen this, /share sends it"]
     chat.turn("/share what is wrong?")
     said = "what is wrong?\n\nI ran this myself:\n\n$ echo seen; exit 3\nseen\n(exit code 3)"
     assert said_in(chat)[0] == ("user", said)
@@ -296,6 +296,12 @@ def test_what_is_listed_is_listed_with_and_without_a_conversation(chat: Chat, na
         chat.page.told.clear()
 
 
+def test_the_next_slot_of_a_job_is_told_as_other_times_are(chat: Chat) -> None:
+    chat.client.create_job("news", "every 2h", prompt="Summarise the news")
+    chat.type("/jobs")
+    assert "next in 1 h 59 min" in chat.page.last
+
+
 def test_every_command_of_the_table_is_done_somewhere(chat: Chat) -> None:
     elsewhere = {SlashVerb.QUIT, SlashVerb.APPROVE, SlashVerb.DENY, SlashVerb.QUEUE}
     assert set(LISTINGS) | set(_DEEDS) | elsewhere == set(SlashVerb)
@@ -316,7 +322,8 @@ def pursue(chat: Chat, verdict: str, turn: ChatEnd = TURN) -> tuple[str | None, 
             lambda: [run["run_id"] for run in chat.client.runs() if run["run_id"] not in seen] or None, "the judge"
         )
         asked = chat.client.run(judge)
-        assert asked.tags == ["chat", "goal"] and asked["session_id"] != chat.talk.session_id
+        assert (asked.tags, asked.kind) == (["chat", "evaluation", "goal"], "evaluation")
+        assert asked["session_id"] != chat.talk.session_id
         chat.store.answer(judge, ModelReply(text=verdict))
         return pursued.result(), asked_in(chat, judge)
 

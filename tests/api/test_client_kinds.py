@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import inspect
 import itertools
@@ -23,14 +24,16 @@ from hermes_worker import installed
 from hermes_worker.client import (
     AsyncHermesClient,
     Callbacks,
+    Event,
     HermesClient,
     RefusedError,
     RunEnded,
     operations,
+    parse_event,
 )
 from hermes_worker.client.address import build_address
 from hermes_worker.client.exchange import Exchange, LostAnswer, Patience, run_exchange
-from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent, read_typed
+from hermes_worker.client.streaming import LINE_BYTES_MAX, EventParser, Resumption, ToldEvent
 from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.messages import ModelReply, Usage
@@ -460,11 +463,13 @@ def test_events_are_read_from_any_pieces() -> None:
         list(EventParser().feed(b"x" * (LINE_BYTES_MAX + 1)))
 
 
+def _parse(told: ToldEvent) -> Event:
+    return parse_event(told.document)
+
+
 def test_half_an_event_is_told_again_and_a_stream_without_events_is_given_up() -> None:
     clock = Clock()
-    stream = Resumption(
-        lambda after: operations.events("run_1", after), read_typed, after="0", patience_s=5.0, clock=clock
-    )
+    stream = Resumption(lambda after: operations.events("run_1", after), _parse, after="0", patience_s=5.0, clock=clock)
     assert stream.request.headers["Last-Event-ID"] == "0"
     list(stream.take(b'id: 4\ndata: {"event": "tool.generating", "tool": "t"}\n\nid: 5\ndata: {"event": "tool.gen'))
     assert stream.request.headers["Last-Event-ID"] == "4"
@@ -487,3 +492,35 @@ def test_a_field_is_found_by_its_name_in_json() -> None:
     assert answer.get("_lineage", 7) == 7
     with pytest.raises(KeyError):
         answer["_lineage"]
+
+
+def test_every_parameter_that_an_operation_sends_is_one_of_the_api(api: Served) -> None:
+    """``build_post`` takes any parameter, so a wrong name would only be refused when somebody asks."""
+    paths = api.http.get("/openapi.json").json()["paths"]
+    sources = [Path(import_module(name).__file__ or "") for name in list_operation_modules()]
+    sent = {call for source in sources for call in find_built_requests(source)}
+    assert len(sent) > 60
+    wrong = [
+        (method, path, name)
+        for method, path, names in sorted(sent)
+        for name in names
+        if name not in {each["name"] for each in paths[path][method].get("parameters", ())}
+    ]
+    assert wrong == []
+
+
+def list_operation_modules() -> list[str]:
+    features = Path(import_module("hermes_worker.features").__path__[0])
+    own = [f"hermes_worker.features.{path.parent.name}.operations" for path in sorted(features.glob("*/operations.py"))]
+    return ["hermes_worker.client.operations", *own]
+
+
+def find_built_requests(source: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The method, the path and the named parameters of each request that a module builds with a plain path."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+            continue
+        method, path = node.func.id.removeprefix("build_"), node.args[0]
+        if method in {"get", "post"} and isinstance(path, ast.Constant):
+            own = {"get": {"names"}, "post": {"names", "body", "key"}}[method]
+            yield method, path.value, tuple(each.arg for each in node.keywords if each.arg and each.arg not in own)

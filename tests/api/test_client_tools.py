@@ -16,8 +16,8 @@ from answering import answering
 from serving import PATIENCE_S, Served, until
 from support.store import Asked, Store, settlement
 
-from hermes_worker.agent.source_tools import client_tools
-from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.agent.source_tools import read_client_tools
+from hermes_worker.agent.tools.catalog import get_declared_catalog
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.recovery_state import parse_recovery_state
@@ -27,7 +27,7 @@ from hermes_worker.models.wires.definitions import fit_tools
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.runs.client_calls import ClientCalls
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.tasks.iteration.planning import plan_calls, tool_texts
+from hermes_worker.tasks.iteration.planning import plan_calls, read_tool_texts
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS}
@@ -53,7 +53,7 @@ def leave(store: Store, *requests: ToolRequest, text: str = "") -> Callable[[str
         reply = ModelReply(
             text=text, tool_requests=requests, finish_reason="tool_calls", usage=Usage(input=3, output=2)
         )
-        catalog = declared_catalog().for_session(stored_tools(store, run_id))
+        catalog = get_declared_catalog().for_session(stored_tools(store, run_id))
         planned, calls = plan_calls(reply, catalog)
         store.ask_tools(run_id, Asked(reply=planned, calls=calls))
         for position in sorted(range(len(calls)), key=lambda position: calls[position].segment):
@@ -151,7 +151,7 @@ def test_the_definitions_are_a_part_of_a_new_session_and_never_change(api: Serve
         answer = api.http.post("/v1/chat/completions", json={"messages": [USER]})
     kept = json.loads(stored_tools(store, runs[0]))[-1]
     assert kept["function"] == FUNCTION
-    assert client_tools(stored_tools(store, runs[1])) == ()
+    assert read_client_tools(stored_tools(store, runs[1])) == ()
     plain = {"X-Hermes-Session-Id": answer.headers["X-Hermes-Session-Id"]}
     document = {"messages": [USER], "tools": NESTED}
     message = refused(api.http.post("/v1/chat/completions", json=document, headers=plain), "session_has_other_tools")
@@ -304,13 +304,13 @@ def test_a_definition_that_can_be_mended_is_stored_as_it_came_and_sent_mended(
     assert (answer.status_code, again.status_code) == (200, 200), answer.text + again.text
     stored = stored_tools(store, runs[0])
     assert json.loads(stored)[-1]["function"] == {"description": "", **tools[0]["function"]}
-    *_, sent = fit_tools(tuple(tool_texts(stored))).texts
+    *_, sent = fit_tools(tuple(read_tool_texts(stored))).texts
     assert json.loads(sent)["function"] == {
         "name": make_sendable_name(ODD_NAME),
         "description": "",
         "parameters": fit_schema(parameters),
     }
-    (tool,) = client_tools(stored)
+    (tool,) = read_client_tools(stored)
     assert (tool.name, tool.parameters) == (ODD_NAME, parameters)
 
 
@@ -320,8 +320,8 @@ def test_a_client_is_handed_a_call_under_the_name_that_it_chose(api: Served, sto
     def work(run_id: str) -> None:
         stored = stored_tools(store, run_id)
         asked = ToolRequest(id="c", name=make_sendable_name(ODD_NAME), arguments='{"city": "Oslo"}')
-        reply = fit_tools(tuple(tool_texts(stored))).restore(ModelReply(text="", tool_requests=(asked,)))
-        catalog = declared_catalog().for_session(stored)
+        reply = fit_tools(tuple(read_tool_texts(stored))).restore(ModelReply(text="", tool_requests=(asked,)))
+        catalog = get_declared_catalog().for_session(stored)
         planned, calls = plan_calls(reply, catalog)
         store.ask_tools(run_id, Asked(reply=planned, calls=calls))
         question = catalog.get(ODD_NAME).run({"city": "Oslo"}, None).question  # type: ignore[arg-type]
@@ -338,7 +338,7 @@ def test_the_agent_chooses_what_it_calls(api: Served, store: Store) -> None:
     with answering(store, DONE) as runs:
         assert ask(api.http, USER, tool_choice="none").status_code == 200
         assert ask(api.http, USER, tool_choice="auto").status_code == 200
-    assert [len(client_tools(stored_tools(store, run_id))) for run_id in runs] == [0, 1]
+    assert [len(read_client_tools(stored_tools(store, run_id))) for run_id in runs] == [0, 1]
 
 
 NAMED_CHOICE = {"type": "function", "function": {"name": "get_weather"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 _PROGRAM = """
@@ -41,6 +42,7 @@ async def suspend(client: AsyncHermesClient) -> None:
 """
 
 
+@pytest.mark.nightly
 def test_both_clients_keep_the_types_of_each_operation(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)

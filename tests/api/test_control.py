@@ -11,7 +11,7 @@ from support.questions import DANGER, open_wait
 from support.store import Store, asks
 
 from hermes_worker.core.answer_binding import format_question_code
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
@@ -19,7 +19,7 @@ from hermes_worker.settings import Secret
 from hermes_worker.settings.server_key import compute_fingerprint
 from hermes_worker.store.runs.waits import Waits
 
-_TOOLS = canonical_json(
+_TOOLS = dump_canonical_json(
     [
         {
             "type": "function",

@@ -73,6 +73,7 @@ FLEETING = {
     "call": "1.0",
     "worker_id": "nobody",
     "platform": "telegram",
+    "replay": "nobody",
 }
 """Names of nothing."""
 VERIFIES = "verify-me"
@@ -239,6 +240,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "PATCH /api/sessions/{session_id}": {"title": "x"},
     "POST /api/sessions/{session_id}/fork": {"title": "x"},
     "POST /v1/runs/{run_id}/fork": {"at": 0},
+    "PUT /v1/replays/{replay}/grades": {"grades": {}},
     "POST /api/sessions/{session_id}/chat": {"message": "x"},
     "POST /api/sessions/{session_id}/compress": {"focus": "x"},
     "POST /api/sessions/import": {"session": {"id": "imported", "messages": []}},
@@ -631,9 +633,11 @@ BROUGHT_ABOUT: Mapping[str, Callable[[Place, str], Answer]] = {
 }
 
 
-def test_every_declared_error_can_be_had(place: Place) -> None:
+@pytest.mark.parametrize("turn", sample_seeds(1, 4))
+def test_every_declared_error_can_be_had(place: Place, turn: int) -> None:
+    """Of each fourth path by day, of the others at night."""
     asked = 0
-    for path, operations in place.document["paths"].items():
+    for path, operations in list(place.document["paths"].items())[turn::4]:
         for method, operation in operations.items():
             label = f"{method.upper()} {path}"
             for status, declared in operation["responses"].items():
@@ -643,7 +647,7 @@ def test_every_declared_error_can_be_had(place: Place) -> None:
                 assert answer.status == int(status), (label, status, answer)
                 assert fits(place, declared, answer) == [], (label, status)
                 asked += 1
-    assert asked > 200
+    assert asked > 50
 
 
 def fits(place: Place, declared: Mapping[str, Any], answer: Answer) -> list[str]:

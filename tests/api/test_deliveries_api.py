@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from remote_lines import local_line
 from serving import Served, hints_waiting, until
 from support.store import Store
 
+from hermes_worker.client import HermesClient
+from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure
 from hermes_worker.store.outbox.deliveries import Deliveries
@@ -67,6 +70,12 @@ def test_a_settled_delivery_is_sent_again_and_announced(api: Served, store: Stor
     assert answer.status_code == 202
     assert answer.json()["state"] == "pending"
     until(lambda: hints_waiting(api.client) == 1, "the hint")
+    document = api.http.get(f"/v1/deliveries/{delivery_id}").json()
+    assert (document["attempts"], document["is_retried"]) == (0, True)
+    [retried] = document["retries"]
+    assert (retried["state"], retried["attempts"], retried["by"].partition(":")[0]) == ("abandoned", 1, "api")
+    [listed] = api.http.get("/v1/deliveries").json()["data"]
+    assert listed["is_retried"]
     again = api.http.post(f"/v1/deliveries/{delivery_id}/retry")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "delivery_not_settled")
 
@@ -75,6 +84,14 @@ def test_a_settled_delivery_is_sent_again_and_announced(api: Served, store: Stor
 def test_an_unknown_delivery_is_not_found(http: httpx.Client, method: str, path: str) -> None:
     answer = http.request(method, f"/v1/deliveries/dlv_0{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "delivery_not_found")
+
+
+def test_a_script_sends_a_message_with_the_client_and_from_the_command_line(api: Served, store: Store) -> None:
+    with HermesClient(api.url, api_key=api.key) as client:
+        [sent] = client.send_message("telegram:1", "disk is full")
+        assert (client.delivery(sent.delivery_id).target, sent.state) == ("telegram:1", DeliveryState.PENDING)
+    said = local_line(api).inline("gateway", "send", "telegram:1", "disk is full", "--wait", "0")
+    assert (said.code, said.out.split()[1:3]) == (0, ["pending", "telegram:1;"])
 
 
 def test_a_message_is_sent_without_a_run_once_to_each_target(http: httpx.Client, store: Store) -> None:

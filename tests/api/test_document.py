@@ -181,6 +181,9 @@ class World:
             found["name"] = "open" if path.startswith("/webhooks") else self.route()
         if "{mcp_server}" in path:
             found["mcp_server"] = self.mcp_server()
+        if "{replay}" in path:
+            found["replay"] = "nightly"
+            self.post(f"/v1/runs/{self.ended()}/fork", at=0, tools="offline", replay="nightly")
         if "{skill}" in path:
             found["skill"] = self.skill()
         if "{receipt_id}" in path:
@@ -608,7 +611,8 @@ def test_every_id_in_a_path_is_linked_from_where_it_comes(api: Served) -> None:
         "skill",
         "mcp_server",
         "platform",
-    }  # by an operator
+        "replay",
+    }  # by an operator, or by whoever made it
     assert {(asked, name) for asked, name in named if name not in given} == linked
 
 

@@ -14,7 +14,7 @@ from support.store import Store, asks
 from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
 from hermes_worker.core.compactions import CONTEXT_FIELD, CompactionFacts, build_document
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.questions import Question
@@ -188,7 +188,7 @@ def test_the_prompt_of_each_reply_is_what_stood_before_it(api: Served, store: St
 
 def test_a_prompt_is_shown_as_it_was_compacted_and_with_what_a_hook_added() -> None:
     def row(seq: int, role: str, **said: object) -> Message:
-        return Message(seq=seq, role=Role(role), body=canonical_json({"role": role, **said}))
+        return Message(seq=seq, role=Role(role), body=dump_canonical_json({"role": role, **said}))
 
     rows = [
         row(1, "user", content="Hi"),

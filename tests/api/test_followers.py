@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
+import redis
 
+from hermes_worker.stream import followers
 from hermes_worker.stream.followers import (
     _UNREAD_MAX,
     Feed,
+    Followers,
+    FollowPolicy,
     News,
     ReceivedEntry,
     _iterate_streams,
     _parse_entries,
     _Positions,
 )
-from hermes_worker.stream.live import LiveEntry
+from hermes_worker.stream.live import Live, LiveEntry, make_stream_key
 
 FIELDS = {"kind": "text", "text": "a", "iteration": "1", "attempt": "1", "offset": "0"}
 
@@ -78,13 +83,13 @@ def test_a_position_is_not_moved_by_a_read_that_a_new_reader_has_overtaken() -> 
     positions.advance("r", (0, 0), (5, 0))
     positions.join("r")
     positions.advance("r", (5, 0), (9, 0))
-    assert positions.all() == {"r": (0, 0)}
+    assert positions.copy_all() == {"r": (0, 0)}
     positions.leave("r")
-    assert positions.all() == {"r": (0, 0)}
+    assert positions.copy_all() == {"r": (0, 0)}
     positions.leave("r")
-    assert positions.all() == {}
+    assert positions.copy_all() == {}
     positions.advance("r", (0, 0), (1, 0))
-    assert positions.all() == {}
+    assert positions.copy_all() == {}
 
 
 @pytest.mark.parametrize(
@@ -117,3 +122,45 @@ def test_entries_that_announce_nothing_are_soon_not_followed_and_true_ones_are()
 
     assert reads(are_true=True) == 100
     assert reads(are_true=False) <= 8
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_new_reader_does_not_wait_for_what_others_follow(
+    broker_url: str, breaking: redis.Redis, monkeypatch: pytest.MonkeyPatch, is_broken: bool
+) -> None:
+    monkeypatch.setattr(followers, "_BLOCK_MS", 0)  # for ever
+    entry = LiveEntry(kind="text", text="Hello", iteration=1, attempt=1, offset=0)
+    client = redis.Redis.from_url(broker_url, decode_responses=True, socket_timeout=None)
+    live = Live(client)
+
+    async def follow_both() -> list[str]:
+        following = Followers(client=client, runs=Mock(), views=Mock(), policy=FollowPolicy(rows_every_s=1e6))
+        if is_broken:
+            breaking.set(make_stream_key(following._wakes), "no stream")
+        following.start()
+        with following.follow("quiet") as quiet:
+            live.append("quiet", entry)
+            assert await quiet.wait_for_news(100)
+            while not any("b" in each["flags"] for each in breaking.client_list()):
+                await asyncio.sleep(0.01)  # until the thread waits at the broker
+            with following.follow("new") as new:
+                live.append("new", entry)
+                news = await new.wait_for_news(100)
+        following._end.set()
+        live.append("quiet", entry)  # ends the read
+        return [one.entry.text for one in cast(News, news).entries]
+
+    assert asyncio.run(follow_both()) == ["Hello"]
+
+
+def test_what_was_written_while_a_reader_came_is_looked_for_soon() -> None:
+    """Its worker did not know of the reader, and announced nothing."""
+    views = Mock(load_event_seqs=Mock(return_value={"run": 3}))
+
+    async def follow_one() -> News | None:
+        following = Followers(client=Mock(), runs=Mock(), views=views, policy=FollowPolicy(rows_every_s=1e6))
+        following._loop = asyncio.get_running_loop()
+        with following.follow("run") as feed:
+            return await feed.wait_for_news(100)
+
+    assert asyncio.run(follow_one()) == News(entries=[], are_rows_due=True)

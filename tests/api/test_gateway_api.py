@@ -25,7 +25,7 @@ def chats(api: Served) -> GatewayRows:
 
 def asked(chats: GatewayRows, person: str) -> str:
     """The code that a stranger was given."""
-    with chats._database.write() as connection:
+    with chats.database.write() as connection:
         code = chats.create_code(connection, ACCOUNT, person)
     assert code is not None
     return code
@@ -65,7 +65,7 @@ def test_who_is_refused_has_no_code_and_gets_none_sooner(api: Served, chats: Gat
     assert account(api.http)["asking"] == []
     body = {"account": ACCOUNT, "code": code}
     assert api.http.post("/v1/gateway/pairings", json=body).status_code == 409
-    with chats._database.write() as connection:
+    with chats.database.write() as connection:
         assert chats.create_code(connection, ACCOUNT, "42") is None
     assert api.http.delete("/v1/gateway/people", params=params).status_code == 404
     assert [row.act for row in AuditLog(api.client.database).list_actions("default")][-1] == "chat.deny"

@@ -92,7 +92,7 @@ def test_a_broker_that_is_away_degrades(serve: Callable[..., Served], settings: 
 def test_a_database_that_is_away_is_unavailable(
     serve: Callable[..., Served], settings: Settings, own_postgres: Any
 ) -> None:
-    api = serve(replace(settings, database=DatabaseSettings(url=own_postgres.url())))
+    api = serve(replace(settings, database=DatabaseSettings(url=own_postgres.build_url())))
     own_postgres.stop()
     document, checks = detailed(api.http, 503)
     assert document["status"] == "unavailable"

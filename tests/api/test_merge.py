@@ -148,13 +148,13 @@ class Reader:
 
     def read_rows(self, page: int = 1_000) -> None:
         fresh = [row for row in self.world.rows if row.seq > self.merge.cursor.seq][:page]
-        self.receive(self.merge.rows(fresh, USAGE))
+        self.receive(self.merge.translate_rows(fresh, USAGE))
 
     def read_live(self, *, is_lost: bool = False) -> None:
         entries = self.world.entries
         if self.next_entry < len(entries):
             if not is_lost:
-                self.receive(self.merge.live(entries[self.next_entry], 1.0))
+                self.receive(self.merge.translate_live(entries[self.next_entry], 1.0))
             self.next_entry += 1
 
     def receive(self, events: list[WireEvent]) -> None:
@@ -256,7 +256,7 @@ def test_a_replay_after_the_end_tells_the_same_rows_without_live_entries(plan: l
     while not second.merge.is_over:
         second.read_rows(page=1)
     for entry in world.entries:
-        assert second.merge.live(entry, 1.0) == []
+        assert second.merge.translate_live(entry, 1.0) == []
     assert first.got == second.got
     assert_told_once(world, first.got)
 
@@ -322,7 +322,7 @@ def test_the_id_of_an_event_is_the_number_of_its_row() -> None:
 
 
 def only(row: StoredEvent) -> WireEvent:
-    return Merge(Cursor(), StreamStart(seq=0, iteration=0)).rows([row], USAGE)[-1]
+    return Merge(Cursor(), StreamStart(seq=0, iteration=0)).translate_rows([row], USAGE)[-1]
 
 
 def row(name: str, **data: object) -> StoredEvent:
@@ -381,7 +381,7 @@ def test_a_later_attempt_continues_what_an_earlier_one_began() -> None:
 
     def told(attempt: int, offset: int, text: str) -> str:
         entry = LiveEntry(kind="text", text=text, iteration=1, attempt=attempt, offset=offset)
-        return "".join(event.fields["delta"] for event in merge.live(entry, 1.0))
+        return "".join(event.fields["delta"] for event in merge.translate_live(entry, 1.0))
 
     assert told(1, 0, "Hel") == "Hel"
     assert told(2, 0, "He") == ""
@@ -398,11 +398,11 @@ def test_a_reply_that_is_discarded_is_told_anew() -> None:
 
     def told(attempt: int, offset: int, text: str, iteration: int = 1) -> str:
         entry = LiveEntry(kind="text", text=text, iteration=iteration, attempt=attempt, offset=offset)
-        return "".join(event.fields["delta"] for event in merge.live(entry, 1.0))
+        return "".join(event.fields["delta"] for event in merge.translate_live(entry, 1.0))
 
     assert told(0, 0, "Once upon") == "Once upon"
     discarded = StoredEvent(seq=1, at=1.0, name="reply.discarded", data={"iteration": 1, "finish_reason": "length"})
-    [event] = merge.rows([discarded], USAGE)
+    [event] = merge.translate_rows([discarded], USAGE)
     assert event.fields == {"iteration": 1, "finish_reason": "length"}
     back = Merge(Cursor.parse(event.id), StreamStart(seq=1, iteration=0))
     assert told(0, 9, " a time") == ""
@@ -421,14 +421,14 @@ def test_the_next_reply_waits_for_the_ends_of_the_calls_before_it(is_announced: 
     replied = StoredEvent(seq=1, at=1.0, name="message.completed", data={"iteration": 1, "text": ""})
     started = StoredEvent(seq=2, at=1.0, name="tool.started", data={**call, "preview": "{}", "attempt": 1})
     ended = StoredEvent(seq=3, at=1.0, name="tool.completed", data={**call, "duration": 0.1, "error": False})
-    merge.rows([replied], USAGE)
+    merge.translate_rows([replied], USAGE)
     if is_announced:
-        assert [event.name for event in merge.live(started_entry(1, 1), 1.0)] == ["tool.started"]
-    merge.rows([started], USAGE)
+        assert [event.name for event in merge.translate_live(started_entry(1, 1), 1.0)] == ["tool.started"]
+    merge.translate_rows([started], USAGE)
     piece = LiveEntry(kind="text", text="So ", iteration=2, attempt=1, offset=0)
-    assert merge.live(piece, 1.0) == []
+    assert merge.translate_live(piece, 1.0) == []
     assert merge.wants_rows
-    assert [event.name for event in merge.rows([ended], USAGE)] == ["tool.completed", "message.delta"]
+    assert [event.name for event in merge.translate_rows([ended], USAGE)] == ["tool.completed", "message.delta"]
     assert not merge.wants_rows
 
 
@@ -440,15 +440,15 @@ def test_a_forged_start_does_not_take_the_place_of_the_row(position: int) -> Non
     data = {"tool": "terminal", "preview": "rm -rf x", "iteration": 1, "position": position}
     true = StoredEvent(seq=1, name="tool.started", at=2.0, data=data)
 
-    assert [event.fields["tool"] for event in merge.live(forged, 1.0)] == ["harmless"]
-    assert [event.fields["tool"] for event in merge.rows([true], Usage())] == ["terminal"]
+    assert [event.fields["tool"] for event in merge.translate_live(forged, 1.0)] == ["harmless"]
+    assert [event.fields["tool"] for event in merge.translate_rows([true], Usage())] == ["terminal"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", '"x"', "[" * 50_000, "x" * 100_000])
 def test_a_start_that_no_worker_announced_is_not_told(text: str) -> None:
     merge = Merge(Cursor(), StreamStart(seq=0, iteration=1))
 
-    assert merge.live(LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=0), 1.0) == []
+    assert merge.translate_live(LiveEntry(kind="tool_started", text=text, iteration=1, attempt=1, offset=0), 1.0) == []
 
 
 @pytest.mark.parametrize(

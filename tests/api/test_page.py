@@ -15,7 +15,7 @@ from serving import PATIENCE_S, Served
 from test_tenants import client, tenants  # noqa: F401  (fixtures)
 
 from hermes_worker.api import auth
-from hermes_worker.api.page import COOKIE, page_files, page_policy
+from hermes_worker.api.page import COOKIE, build_page_policy, load_page_files
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.store.access import saved_filters
@@ -49,7 +49,7 @@ def test_the_page_is_served_without_a_key_under_its_own_policy(api: Served) -> N
     answer = httpx.get(api.url, **PATIENT)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = answer.headers["content-security-policy"]
-    assert policy == page_policy()
+    assert policy == build_page_policy()
     for part in (
         "default-src 'none'",
         "frame-ancestors 'none'",
@@ -61,37 +61,51 @@ def test_the_page_is_served_without_a_key_under_its_own_policy(api: Served) -> N
     assert answer.headers["x-frame-options"] == "DENY"
     again = httpx.get(api.url, headers={"If-None-Match": answer.headers["etag"]}, **PATIENT)
     assert (again.status_code, again.content) == (304, b"")
-    for path, file in page_files().items():
+    for path, file in load_page_files().items():
         got = httpx.get(api.url + path, **PATIENT)
         assert (got.status_code, got.headers["content-type"]) == (200, file.kind), path
     assert httpx.get(f"{api.url}/web/../api/auth.py", **PATIENT).status_code == 401
 
 
 def test_the_page_is_small_and_what_others_wrote_is_as_they_wrote_it() -> None:
-    files = page_files()
+    files = load_page_files()
     assert sum(len(file.content) for file in files.values()) <= BYTES_MAX
     found = {path: hashlib.sha256(file.content).hexdigest() for path, file in files.items() if "/vendor/" in path}
     assert found == VENDORED
 
 
 def test_the_first_load_is_compressed_and_small(api: Served) -> None:
-    loaded = 0
-    for path, file in page_files().items():
+    loaded, first = 0, {"/", "/web/page.css", "/web/icon.svg", *_preloaded()}
+    for path, file in load_page_files().items():
         with httpx.stream("GET", api.url + path, headers={"Accept-Encoding": "gzip"}, **PATIENT) as got:
             raw = b"".join(got.iter_raw())
         assert (got.headers["content-encoding"], got.headers["vary"]) == ("gzip", "Accept-Encoding"), path
         assert gzip.decompress(raw) == file.content, path
-        loaded += len(raw)
+        loaded += len(raw) if path in first else 0
         plain = httpx.get(api.url + path, headers={"Accept-Encoding": "identity"}, **PATIENT)
         assert ("content-encoding" in plain.headers, plain.content) == (False, file.content), path
     assert loaded <= LOADED_BYTES_MAX
 
 
-def test_the_page_asks_for_all_its_modules_at_once() -> None:
-    """One after another they would cost the first picture a round trip for each module that imports others."""
-    files = page_files()
-    named = re.findall(r'(?:modulepreload" href|type="module" src)="(.*?)"', files["/"].content.decode())
-    assert sorted(f"/{path}" for path in named) == sorted(path for path in files if path.endswith((".js", ".mjs")))
+def _preloaded() -> list[str]:
+    named = re.findall(r'(?:modulepreload" href|type="module" src)="(.*?)"', load_page_files()["/"].content.decode())
+    return [f"/{path}" for path in named]
+
+
+def test_the_page_asks_at_once_for_all_modules_that_it_needs_at_once() -> None:
+    """One after another they would cost the first picture a round trip for each module that imports others. The others
+    are views that are read when somebody opens them."""
+    texts = {path: file.content.decode() for path, file in load_page_files().items() if path.endswith((".js", ".mjs"))}
+    needed, open_ones = set[str](), ["main.js"]
+    while open_ones:
+        name = open_ones.pop()
+        if name not in needed:
+            needed.add(name)
+            open_ones += re.findall(r'^import .* from "\./(.*?)";$', texts[f"/web/{name}"], re.MULTILINE)
+    vendored = {path for path in texts if "/vendor/" in path}
+    assert sorted(_preloaded()) == sorted({f"/web/{name}" for name in needed} | vendored)
+    later = {f"/web/{name}" for name in re.findall(r'later\("\./(.*?)"', texts["/web/main.js"])}
+    assert set(texts) - set(_preloaded()) == later
 
 
 def test_the_page_can_be_left_out(serve: Callable[..., Served], settings: Settings) -> None:

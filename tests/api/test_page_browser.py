@@ -247,12 +247,12 @@ def test_a_conversation_is_forked_where_a_turn_ended(
     page.get_by_text("The slow ones.").wait_for()
     assert page.get_by_role("button", name="Fork here").count() == 2
     page.get_by_role("button", name="Fork here").first.click()
-    page.get_by_role("link", name=run_id).wait_for()
+    page.locator("header", has_text="from").get_by_role("link", name="Which tests are flaky?").wait_for()
     page.get_by_text("Two of them.").wait_for()
     assert page.get_by_text("The slow ones.").count() == 0
     visitor.open(f"runs/{run_id}", run_id)
     page.get_by_role("button", name="Fork its session").click()
-    page.get_by_role("link", name=run_id).wait_for()
+    page.locator("header", has_text="from").get_by_role("link", name="Which tests are flaky?").wait_for()
     page.get_by_text("The slow ones.").wait_for()
 
 
@@ -374,7 +374,8 @@ def test_runs_that_fit_are_stopped_and_their_filters_kept(
     page.get_by_role("button", name="Forget these").wait_for()
     page.get_by_role("button", name="Stop all that fit").click()
     plan = page.get_by_role("dialog", name="Stop 2 runs?")
-    assert sorted(plan.locator("pre").inner_text().split()) == sorted(meant)
+    plan.locator(".id").nth(1).wait_for()
+    assert sorted(plan.locator(".id").all_inner_texts()) == sorted(meant)
     plan.get_by_role("button", name="Do it").click()
     page.get_by_text("2 done.").wait_for()
     assert [store.status(each).value for each in (*meant, *others)] == [*["cancelled"] * 2, *["queued"] * 2]
@@ -385,6 +386,7 @@ def test_runs_that_fit_are_stopped_and_their_filters_kept(
     other.page.wait_for_function("() => document.querySelectorAll('tbody tr[data-n]').length === 2")
     assert other.page.get_by_label("Text", exact=True).input_value() == "attic"
     other.page.get_by_role("button", name="Forget these").click()
+    other.page.get_by_role("dialog").get_by_role("button", name="Do it").click()
     other.page.get_by_label("Name for these filters").wait_for()
 
 
@@ -718,6 +720,7 @@ def test_whoever_asks_in_a_chat_is_let_in_by_their_code_or_refused(
     # Sooner than the page looks by itself.
     asking.get_by_role("row").filter(has_text="44").wait_for(timeout=15_000)
     asking.get_by_role("row").filter(has_text="44").get_by_role("button", name="Refuse").click()
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
     asking.get_by_role("row").filter(has_text="44").wait_for(state="detached")
     page.get_by_label("Code that they were given").fill("WRONGONE")
     page.keyboard.press("Enter")
@@ -728,6 +731,7 @@ def test_whoever_asks_in_a_chat_is_let_in_by_their_code_or_refused(
     let_in = page.get_by_label("Let in with a code").get_by_role("row").filter(has_text="42")
     let_in.get_by_text("member").wait_for()
     asking.get_by_role("button", name="Refuse").click()
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
     page.get_by_text("Nobody asks.").wait_for()
     let_in.get_by_role("button", name="Revoke").click()
     assert chats.list_people("telegram:default"), "nothing was done yet"
@@ -820,6 +824,40 @@ def test_the_keyboard_alone_gets_everywhere(api: Served, store: Store, visit: Ca
     page.get_by_role("dialog").wait_for(state="detached")
 
 
+def test_a_key_answers_only_the_question_that_has_the_focus(
+    api: Served, store: Store, visit: Callable[..., PageVisitor]
+) -> None:
+    page, run_id, sent = visit().page, waiting(store), list[str]()
+    page.on("request", lambda request: sent.append(request.url) if request.url.endswith("/approval") else None)
+    page.goto(f"{api.url}/#/inbox")
+    page.get_by_text("rm -r x").wait_for()
+    page.keyboard.press("a")
+    page.keyboard.press("j")
+    page.wait_for_function("() => document.activeElement.matches('.ask')")
+    assert sent == []
+    page.keyboard.press("a")
+    page.get_by_text("tool0: you chose once").wait_for()
+    assert len(sent) == 1
+    assert store.status(run_id).value != "waiting_for_approval"
+
+
+def test_a_run_that_is_not_there_is_asked_for_less_and_less_often(
+    api: Served, visit: Callable[..., PageVisitor]
+) -> None:
+    page, asked_at = visit().page, list[float]()
+
+    def note(request: Any) -> None:
+        if "/events?" in request.url:
+            asked_at.append(time.monotonic())
+
+    page.on("request", note)
+    page.goto(f"{api.url}/#/runs/run_{'0' * 32}")
+    page.get_by_text("Run not found").wait_for()
+    until(lambda: page.wait_for_timeout(50) or len(asked_at) >= 3, "three questions")
+    assert asked_at[1] - asked_at[0] > 0.9
+    assert asked_at[2] - asked_at[1] > 1.9
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_view_fits_every_width(
     api: Served, store: Store, visit: Callable[..., PageVisitor], scheme: str, tmp_path: Path
@@ -874,7 +912,7 @@ def _chats(api: Served) -> GatewayRows:
 
 
 def _code_for(chats: GatewayRows, person: str) -> str:
-    with chats._database.write() as connection:
+    with chats.database.write() as connection:
         code = chats.create_code(connection, "telegram:default", person)
     assert code is not None
     return code

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from page_scenes import ask_calls, ask_to_deploy, repair_orders
 from serving import Served, until
+from support.questions import open_wait
 from support.store import Store, asks
 from test_control import waiting
+from test_deliveries_api import settled
 from test_page_browser import CHROMIUM, PageVisitor, chromium, visit  # noqa: F401  (fixtures)
 
+from hermes_worker.client import HermesClient
 from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import ApprovalChoice
@@ -121,7 +126,7 @@ def test_what_is_said_in_a_session_is_seen_there(api: Served, store: Store, visi
     [fresh] = until(lambda: api.http.get("/v1/runs", params={"status": "queued"}).json()["data"], "the run")
     store.ask_tools(fresh["run_id"], ask_calls(("terminal", {"command": "git status"})))
     talk = page.get_by_label("The conversation")
-    talk.locator(".person strong", has_text="now").wait_for()
+    talk.locator(".person", has_text="And **now**?").wait_for()
     talk.locator(".call", has_text="git status").wait_for()
     store.settle(fresh["run_id"], 0, "clean")
     store.answer(fresh["run_id"], ModelReply(text="Nothing is left to do."))
@@ -159,7 +164,7 @@ def test_a_run_is_forked_behind_a_step_and_compared(api: Served, store: Store, v
     table.get_by_role("cell", name="other-model").wait_for()
     fork = page.url.rpartition("/")[2]
     assert api.http.get(f"/v1/runs/{fork}").json()["model"] == "other-model"
-    table.get_by_text("First difference").wait_for()
+    table.get_by_role("row", name="First difference").get_by_text("does nothing more").wait_for()
 
 
 def test_a_job_is_written_with_its_next_slots_in_sight(api: Served, visit: Visit) -> None:  # noqa: F811
@@ -213,11 +218,74 @@ def test_lists_and_questions_are_worked_with_the_keyboard(api: Served, store: St
     page.keyboard.press("d")
     page.get_by_text("tool0: you chose deny").wait_for()
     page.locator(".ask").nth(1).wait_for(state="detached")
-    page.keyboard.press("j")
+    page.keyboard.press("k")
     page.keyboard.press("a")
     page.get_by_text("tool0: you chose once").wait_for()
     told = {row["run_id"]: row["outcome"] for row in api.http.get("/v1/approvals/history").json()["data"]}
     assert told == {asked[0]: "once", asked[1]: "deny"}
+
+
+def test_a_button_that_comes_under_the_pointer_is_not_pressed_by_the_same_hand(
+    api: Served,
+    store: Store,
+    visit: Visit,  # noqa: F811
+) -> None:
+    for _ in range(3):
+        waiting(store)
+    visitor = visit()
+    page = visitor.page
+    visitor.open("inbox", "Inbox")
+    sent: list[str] = []
+    page.on("request", lambda asked: asked.method == "POST" and sent.append(asked.url))
+    page.locator(".ask").nth(2).wait_for()
+    page.evaluate("() => { window.first = document.querySelector('.ask'); }")
+    box = page.locator(".ask").first.get_by_role("button", name="Deny").bounding_box()
+    place = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.click(*place)
+    page.wait_for_function(
+        """([x, y]) => { const at = document.elementFromPoint(x, y);
+          return at?.matches(".danger") && !at.disabled && !window.first.contains(at); }""",
+        arg=place,
+    )
+    page.mouse.click(*place)
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert len(sent) == len(api.http.get("/v1/approvals/history").json()["data"]) == 1, "nobody aimed at the second"
+    page.mouse.click(*place)
+    until(lambda: len(api.http.get("/v1/approvals/history").json()["data"]) == 2, "the answer to the second question")
+
+
+@pytest.mark.parametrize("width", [390, 900, 1280])
+def test_pausing_a_job_moves_nothing_that_would_forget_one(api: Served, visit: Visit, width: int) -> None:  # noqa: F811
+    for name in ("News of the whole world, every morning", "Report"):
+        job = {"name": name, "schedule": "every 30m", "prompt": "Look around and say what is new since yesterday"}
+        api.http.post("/api/jobs", json=job).raise_for_status()
+    visitor = visit(viewport={"width": width, "height": 900})
+    page = visitor.page
+    visitor.open("schedule", "Schedule")
+    page.get_by_label("Calendar").get_by_text("Report").first.wait_for()
+
+    def places() -> list[Any]:
+        return [each.bounding_box() for each in page.get_by_role("button", name="Forget").all()]
+
+    page.get_by_role("button", name="Forget").nth(1).wait_for()
+    before = places()
+    page.get_by_role("button", name="Pause", exact=True).first.click()
+    page.get_by_role("button", name="Go on", exact=True).wait_for()
+    page.get_by_label("Calendar").get_by_text("News").first.wait_for(state="detached")
+    assert places() == before
+
+
+def test_the_history_and_the_card_of_a_call_name_what_ran(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    run_id = waiting(store)
+    body = {"choice": "once", "wait_id": open_wait(store.database, run_id), "arguments": {"command": "ls build"}}
+    api.http.post(f"/v1/runs/{run_id}/approval", json=body).raise_for_status()
+    visitor = visit()
+    page = visitor.page
+    visitor.open("inbox", "Inbox")
+    page.get_by_label("Closed questions").get_by_text("ls build").wait_for()
+    visitor.open(f"sessions/{run_id}", run_id)
+    page.get_by_label("The conversation").locator("summary", has_text="ls build").wait_for()
+    page.get_by_label("The conversation").get_by_text("It ran with these instead").wait_for()
 
 
 def test_the_palette_finds_views_and_runs(api: Served, visit: Visit) -> None:  # noqa: F811
@@ -247,8 +315,25 @@ def test_what_an_agent_remembers_is_changed_by_hand(api: Served, visit: Visit) -
     user.get_by_role("button", name="Save").click()
     user.get_by_text("Likes coffee.").wait_for()
     user.get_by_role("button", name="Forget").click()
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
     user.get_by_text("Nothing is remembered.").wait_for()
     assert api.http.get("/v1/memory").json()["user"]["entries"] == []
+
+
+def test_a_page_without_servers_of_tenants_says_which_setting_gives_them(visit: Visit) -> None:  # noqa: F811
+    visitor = visit()
+    visitor.open("mcp", "MCP servers")
+    visitor.page.get_by_text("mcp.rows: true").wait_for()
+    assert visitor.page.get_by_role("button", name="Add it").count() == 0
+
+
+def test_who_had_a_delivery_sent_again_is_read_beside_it(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    delivery_id = settled(store, "telegram:1")
+    api.http.post(f"/v1/deliveries/{delivery_id}/retry").raise_for_status()
+    visitor = visit()
+    visitor.open("deliveries", "Deliveries")
+    visitor.page.get_by_text("sent again").click()
+    visitor.page.get_by_text("when it was abandoned after 1 attempt").wait_for()
 
 
 def test_a_batch_is_looked_at_before_it_is_accepted(api: Served, visit: Visit) -> None:  # noqa: F811
@@ -325,3 +410,184 @@ def test_no_word_of_the_console_is_an_error(api: Served, store: Store, visit: Vi
         page.goto(f"{api.url}/#/{route}")
         page.locator("main table, main .empty, main .ask, main .talk li, main form").first.wait_for()
     assert said == []
+
+
+def test_a_replay_shows_its_runs_beside_their_originals(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    original = api.submit(input="Count the orders")
+    store.answer(original)
+    with HermesClient(api.url, api_key=api.key) as client:
+        made = client.fork_run(original, 0, tools="offline", replay="nightly.1").run_id
+        store.answer(made)
+        client.grade_replay("nightly.1", {made: {"exact": True}})
+    visitor = visit()
+    page = visitor.page
+    visitor.open("replays", "Replays")
+    page.get_by_role("link", name="nightly.1").click()
+    found = page.get_by_label("A replay", exact=True)
+    found.get_by_text("1 runs, 0 differ").wait_for()
+    assert "exact: good" in found.inner_text()
+    found.get_by_role("link", name="Count the orders").click()
+    page.get_by_role("heading", name="Compare").wait_for()
+
+
+def test_a_question_is_read_in_the_order_in_which_one_decides(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    run_id = api.submit(input="Push it and deploy it.")
+    ask_to_deploy(store, run_id)
+    visitor = visit()
+    page = visitor.page
+    places = {"": "Now", "inbox": "Inbox", f"runs/{run_id}": run_id, f"sessions/{run_id}": run_id}
+    for route, heading in places.items():
+        visitor.open(route, heading)
+        asked = page.locator(".ask", has_text="git push --force")
+        asked.get_by_role("button", name="Deny").wait_for()
+        text = page.locator("main").inner_text()
+        order = [
+            "Push it and deploy it.", "Allow this?", "Why it is asked: force push", "git push --force origin main",
+            "2 dangers", "recursive delete", "On no, it does not run", "Allow once", "Deny",
+        ]  # fmt: skip
+        begin = text.index(order[0])
+        found = [begin]
+        for each in order[1:]:
+            found.append(text.find(each, found[-1] + 1))
+        assert min(found) >= 0, (route, dict(zip(order, found, strict=True)))
+
+
+def test_a_question_offers_what_the_server_accepts(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    """Such as one after a conversation was taken back, which no lasting permission answers."""
+    remark = "a turn that was taken back had used terminal already, and what that did stays done"
+    request = {
+        "command": "./deploy.sh", "pattern_key": "again after a rewind: terminal",
+        "pattern_keys": ["again after a rewind: terminal"], "arguments": "{}",
+        "description": f"again after a rewind: terminal; {remark}",
+    }  # fmt: skip
+    choices = ["once", "session", "deny"]
+    visitor = visit()
+    page = visitor.page
+    for choice in choices:
+        run_id = api.submit(input="Deploy it.")
+        store.ask_tools(run_id, ask_calls(("terminal", {"command": "./deploy.sh"}), replay=Replay.ONCE))
+        question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices)
+        Waits(store.database).ask(store.call(run_id), question)
+        visitor.open("inbox", "Inbox")
+        asked = page.locator(".ask", has_text="./deploy.sh")
+        asked.get_by_text(f"Why it is asked: {remark}", exact=True).wait_for()
+        asked.get_by_text(
+            "“Allow in this session” holds for this session: nobody is asked about this again."
+        ).wait_for()
+        buttons = [name for name in asked.get_by_role("button").all_inner_texts() if name != "Change arguments"]
+        assert buttons == ["Allow once", "Allow in this session", "Deny"]
+        asked.get_by_role("button", name=buttons[choices.index(choice)]).click()
+        page.get_by_text(f"terminal: you chose {choice}").wait_for()
+        [last, *_] = api.http.get("/v1/approvals/history").json()["data"]
+        assert (last["run_id"], last["outcome"]) == (run_id, choice)
+    waiting(store)
+    key = api.http.post("/v1/keys", json={"holder": "ann", "scopes": ["runs:read", "approve"]}).json()["key"]
+    approver = visit(key)
+    approver.open("inbox", "Inbox")
+    approver.page.get_by_role("button", name="Allow once").wait_for()
+    assert approver.page.get_by_role("button", name="Change arguments").count() == 0, "that needs 'runs:write'"
+
+
+def test_a_fork_is_offered_where_there_can_be_one_and_says_of_what(
+    api: Served,
+    store: Store,
+    visit: Visit,  # noqa: F811
+) -> None:
+    run_id = repair_orders(api, store)
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"runs/{run_id}", run_id)
+    talk = page.get_by_label("What happened")
+    talk.get_by_role("heading", name="What was wrong").wait_for()
+    last = talk.locator("li.agent", has_text="What was wrong")
+    assert last.get_by_role("button", name="Fork from here").count() == 0
+    buttons = talk.get_by_role("button", name="Fork from here")
+    assert buttons.count() == 3
+    for number in range(3):
+        buttons.nth(number).click()
+        page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+        page.get_by_role("heading", level=1, name="Compare").wait_for()
+        visitor.open(f"runs/{run_id}", run_id)
+        buttons.nth(2).wait_for()
+    last.get_by_role("link", name="Go on from here").click()
+    page.get_by_label("Go on with this conversation").wait_for()
+    [fork, *_] = api.http.get("/v1/runs", params={"kind": "evaluation"}).json()["data"]
+    visitor.open(f"runs/{fork['run_id']}", fork["run_id"])
+    origin = page.locator("aside dt:has-text('Fork of') + dd").get_by_role("link")
+    assert origin.inner_text().startswith("The total of an order is wrong")
+    origin.click()
+    page.get_by_role("heading", level=1, name=run_id).wait_for()
+
+
+def test_two_runs_show_what_differs_side_by_side(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    made = []
+    for command, output in (("ls src", "4 files"), ("ls -a src", "6 files")):
+        run_id = api.submit(input="Count the files")
+        store.ask_tools(run_id, ask_calls(("terminal", {"command": "pwd"})))
+        store.settle(run_id, 0, "/work")
+        store.ask_tools(run_id, ask_calls(("terminal", {"command": command}), text="I count."))
+        store.settle(run_id, 0, output)
+        store.answer(run_id, ModelReply(text=f"There are **{output}**."))
+        made.append(run_id)
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"compare/{made[0]}/{made[1]}", "Compare")
+    differs = page.get_by_label("What differs")
+    differs.get_by_text("1 of 3 steps are alike").wait_for()
+    second, third = differs.locator(".step").all()
+    assert "Step 2" in second.inner_text()
+    for half, texts in zip(
+        second.locator(".halves > div").all(), (("ls src", "4 files"), ("ls -a src", "6 files")), strict=True
+    ):
+        assert all(text in half.inner_text() for text in texts)
+        assert half.locator(".tag").all_inner_texts() == ["other arguments", "other output"]
+        assert "Says the same." in half.inner_text()
+    assert third.locator("strong").all_inner_texts() == ["4 files", "6 files"]
+    left, right = (each.bounding_box() for each in second.locator(".halves > div").all())
+    assert left["y"] == right["y"], "side by side"
+    phone = visit(viewport={"width": 390, "height": 844})
+    phone.open(f"compare/{made[0]}/{made[1]}", "Compare")
+    # Cards name their columns, also where a title came later than the table.
+    labels = "() => new Set([...document.querySelectorAll('td')].map((cell) => cell.dataset.label)).size === 1"
+    phone.page.locator("td[data-label='Count the files']").first.wait_for(state="attached")
+    phone.page.wait_for_function(labels)
+
+
+def test_what_people_type_is_shown_as_they_typed_it(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
+    typed = "# Not a heading\n* not *a* list, __init__ and `x`\n    see https://example.org/a_b_(c)."
+    visitor = visit()
+    page = visitor.page
+    visitor.open("sessions", "Sessions")
+    page.get_by_label("Ask an agent something").fill(typed)
+    page.keyboard.press("Control+Enter")
+    talk = page.get_by_label("The conversation")
+    said = talk.locator(".said")
+    said.get_by_text("waits for a worker").wait_for()
+    [run] = api.http.get("/v1/runs").json()["data"]
+    run_id = run["run_id"]
+    assert page.url.endswith(f"/sessions/{run_id}"), "one stays in the conversation"
+    assert said.locator(".text").text_content() == typed
+    store.answer(run_id, ModelReply(text="# A heading"))
+    talk.get_by_role("heading", name="A heading").wait_for()
+    talk.get_by_text("waits for a worker").wait_for(state="detached")
+    for route, label in ((f"sessions/{run_id}", "The conversation"), (f"runs/{run_id}", "What happened")):
+        visitor.open(route, run_id)
+        text = page.get_by_label(label, exact=True).locator(".said .text")
+        text.wait_for()
+        assert (text.count(), text.text_content()) == (1, typed)
+        assert text.locator("*").count() == 1, "nothing but the link"
+        assert text.get_by_role("link").get_attribute("href") == "https://example.org/a_b_(c)"
+
+
+def test_files_that_were_sent_open_below_what_was_said(api: Served, visit: Visit) -> None:  # noqa: F811
+    visitor = visit()
+    page = visitor.page
+    visitor.open("sessions", "Sessions")
+    page.get_by_label("Ask an agent something").fill("Read this.")
+    page.locator("input[type=file]").set_input_files([{"name": "a.csv", "mimeType": "text/csv", "buffer": b"a,b\n1,2"}])
+    page.get_by_role("button", name="Send").click()
+    said = page.get_by_label("The conversation").locator(".said")
+    said.get_by_text("Read this.").wait_for()
+    assert not said.get_by_text("1,2").is_visible()
+    said.locator("summary", has_text="a.csv").click()
+    said.get_by_text("1,2").wait_for()

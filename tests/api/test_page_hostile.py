@@ -38,7 +38,7 @@ VIEWS = {
     "schedule?job=x": "Schedule", "settings": "Settings", "gateway": "Gateway",
     "deliveries": "Deliveries", "money": "Money", "fleet": "Fleet", "access": "Access", "audit": "Audit",
     "memory": "Memory", "skills": "Skills", "skills?name=x": "Skills", "mcp": "MCP servers", "webhooks": "Webhooks",
-    "tenants": "Tenants", "replays": "Replays",
+    "tenants": "Tenants", "replays": "Replays", "replays?name=x": "Replays", "sessions/x": "x",
 }  # fmt: skip
 _OURS = (
     "a article aside b blockquote br button canvas code dd del details div dl dt em fieldset form h1 h2 h3 h4 h5 h6 "
@@ -52,7 +52,7 @@ _FOREIGN = """(ours) => [...document.querySelectorAll("main *")].flatMap((each) 
 _JUDGED = r"""() => { window.isJudged = (link) => link.getAttribute("href").startsWith("#")
   || /^v1\/artifacts\/[\w.~!*'()%-]+\/content\?[\w.*%+=&-]*$/.test(link.getAttribute("href"))
   && link.hasAttribute("download")
-  || (/^(https?|mailto):/.test(link.href) && link.closest(".md")
+  || (/^(https?|mailto):/.test(link.href) && link.closest(".md, .typed")
   && link.target === "_blank" && link.rel.includes("noopener noreferrer")
   && (link.textContent.includes(link.host) || link.nextElementSibling?.textContent.includes(link.host))); }"""
 """A link of a text leads to the web or a mail program, in a window of its own, and says where; one to a file of a
@@ -94,6 +94,9 @@ def nothing_came_to_life(page: Any) -> None:
     page.evaluate(_JUDGED)
     assert page.evaluate(_FOREIGN, _OURS) == []
     assert "owned" not in page.title()
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width, page.url
 
 
 def test_a_server_full_of_hostile_texts_shows_them_as_text_on_every_view(
@@ -106,11 +109,15 @@ def test_a_server_full_of_hostile_texts_shows_them_as_text_on_every_view(
     page = visitor.page
 
     def answer(route: Any) -> None:
-        if "/v1/changes" in route.request.url:
+        if "/events" in route.request.url or "/v1/changes" in route.request.url:
             route.abort()
             return
         body = maker.answer(route.request.url)
-        before = parse_qs(urlsplit(route.request.url).query).get("before")
+        asked = parse_qs(urlsplit(route.request.url).query)
+        if "session_id" in asked:  # the calls of each are asked for, and the events of one at work
+            page_ = json.loads(body)
+            body = json.dumps(page_ | {"data": [page_["data"][0] | {"run_id": "run_1", "status": "completed"}]})
+        before = asked.get("before")
         if before and urlsplit(route.request.url).path == "/v1/runs":
             page_ = json.loads(body)
             ids = [run["run_id"] for run in page_["data"]]
@@ -122,7 +129,10 @@ def test_a_server_full_of_hostile_texts_shows_them_as_text_on_every_view(
     for route, heading in VIEWS.items():
         visitor.open(route, heading)
         count = len(TEXTS)
-        rows = f"main table[aria-rowcount='{count + 1}'], main :is(tbody tr, .ask, .talk li):nth-of-type({count})"
+        rows = (
+            f"main table[aria-rowcount='{count + 1}'], main :is(tbody tr, .ask, .talk li):nth-of-type({count}), "
+            "main .story:not([data-count='0'])"
+        )
         page.locator(rows).first.wait_for(state="attached")
         left[route] = missing(page)
         nothing_came_to_life(page)
@@ -270,12 +280,13 @@ AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
 
 @pytest.mark.slow
 @pytest.mark.skipif(not AXE, reason="no axe here: HERMES_TEST_AXE names axe.min.js of npm's axe-core")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
 def test_axe_finds_nothing_serious_on_any_view(
     api: Served,
     store: Store,
     visit: Callable[..., PageVisitor],  # noqa: F811
     scheme: str,
+    width: int,
 ) -> None:
     source = Path(AXE).read_bytes()
     assert hashlib.sha256(source).hexdigest() == AXE_SHA256
@@ -288,7 +299,7 @@ def test_axe_finds_nothing_serious_on_any_view(
     delegating = _delegated(api, store)
     store.call(store.with_tools(Replay.PURE), owner=store.worker("worker-1", ttl_s=1e9).pk)
     # Its own script is a stranger's to the page.
-    visitor = visit(color_scheme=scheme, bypass_csp=True)
+    visitor = visit(color_scheme=scheme, bypass_csp=True, viewport={"width": width, "height": 900})
     page = visitor.page
     found = {}
     for route, heading in {
@@ -302,7 +313,7 @@ def test_axe_finds_nothing_serious_on_any_view(
     }.items():
         page.goto(f"{api.url}/#/{route}")
         page.get_by_role("heading", level=1, name=heading).wait_for()
-        page.locator("main table, main .empty, main .ask, main .talk li, main form").first.wait_for()
+        page.locator("main :is(table, .empty, .ask, .talk li, form):visible").first.wait_for()
         if heading == delegating:
             page.get_by_label("The tree of this run").wait_for()
         page.evaluate(source.decode())

@@ -29,10 +29,12 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(CHROMIUM is None, reason="no browser here: install Debian's package chromium"),
 ]
-NODES_MAX = 5_000
+NODES_MAX = 2_000
+"""Elements of a view that is a list, however long."""
+RUN_NODES_MAX = 5_000
+"""Elements of a run with its conversation, its timeline with a minimap, and its tree."""
 PAINT_MS_MAX = 1_000
 FILTER_MS_MAX = 300
-TASK_MS_MAX = 100
 HEAP_BYTES_MAX = 200_000_000
 _NOTE_TASKS = """window.tasks = [];
 new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((each) => each.duration)))
@@ -233,8 +235,6 @@ class Large:
         """What is said of large things."""
         assert 0 < self.paint_cpu_ms <= PAINT_MS_MAX
         assert self.paint_ms <= PAINT_MS_MAX * busyness()
-        assert 0 < self.scrolling.longest_ms <= TASK_MS_MAX
-        assert self.longest_task_ms <= TASK_MS_MAX * busyness()
         assert self.nodes_max <= NODES_MAX
 
 
@@ -306,13 +306,13 @@ def test_a_long_run_and_its_tree_are_drawn_in_part_and_open_where_they_end(
     assert seen == set(range(count))
     events.click()
     page.get_by_label("Events of this run").locator("[data-n='1199']").wait_for()
-    assert large.nodes_max <= NODES_MAX
+    assert large.nodes_max <= RUN_NODES_MAX
     tree = big_tree(api, store, 300)
     large = Large(visit(), f"runs/{tree}", tree)
     large.page.get_by_label("The tree of this run").wait_for()
     large.scroll(".tall:has(table[aria-label='The tree of this run'])", most=200)
     assert large.page.get_by_label("The tree of this run").locator("[data-n='299']").count() == 1
-    assert large.nodes_max <= NODES_MAX
+    assert large.nodes_max <= RUN_NODES_MAX
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -83,7 +84,7 @@ def test_a_cursor_is_good_for_its_own_list_only(api: Served) -> None:
     for _ in range(3):
         post(api, tags=["t"])
     cursor = api.http.get("/v1/runs?tag=t&limit=1").json()["next_cursor"]
-    strange = make_cursor(Keyring([Secret("x" * 40)]), RunFilter(tags=("t",)), 1)
+    strange = make_cursor(Keyring([Secret("x" * 40)]), asdict(RunFilter(tags=("t",))), "1")
     other = f"{cursor[:-6]}{'A' * 6}"
 
     for query in (f"cursor={cursor}", f"tag=t&cursor={strange}", f"tag=t&cursor={other}", "cursor=1", "cursor=é"):

@@ -16,7 +16,7 @@ from support.two_people import ANNA, BERT, People, traces
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
-from hermes_worker.local.paths import workspaces_dir
+from hermes_worker.local.paths import get_workspaces_dir
 from hermes_worker.store.access.principals import Tenants
 
 WHOM = ["--holder", ANNA, "--principal", f"cli:{ANNA}", "--target", f"telegram:{ANNA}"]
@@ -73,7 +73,7 @@ def test_an_erasure_goes_on_request_after_request_and_leaves_a_receipt(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    note = workspaces_dir(api.client.settings.home) / anna[0] / "note.txt"
+    note = get_workspaces_dir(api.client.settings.home) / anna[0] / "note.txt"
     note.parent.mkdir(parents=True)
     note.write_text(ANNA)
     same(

@@ -98,10 +98,7 @@ def test_a_session_that_there_is_not_is_told_alike(local: CommandLine, remote: C
     talked(store, "hello")
     for way in (local, remote):
         refused = way.inline("sessions", "show", "No such title")
-        assert (refused.code, "no session with the id, the name or the title 'No such title'" in refused.err) == (
-            2,
-            True,
-        )
+        assert (refused.code, "there is no session 'No such title'" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("way", ["local", "remote"])

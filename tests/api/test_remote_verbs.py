@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from hermes_worker.store.hooks.calls import HookCalls
 from hermes_worker.store.key_states import KeyStates
 from hermes_worker.store.outbox.alerts import AlertPolicy, sweep_alerts
 from hermes_worker.store.runs.waits import Waits
-from hermes_worker.store.tables import configurations, dead_targets, firings, jobs
+from hermes_worker.store.tables import configurations, dead_targets, deliveries, firings, jobs
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_what_waits_is_answered_and_workers_are_drained(local: CommandLine, remo
     worker_id = store.worker("somewhere").worker_id
     assert remote.inline("fleet", "workers", "drain", "somewhere").out.startswith(worker_id)
     same(local, remote, [*both(["fleet", "workers", "list"])])
-    assert "leaving" in remote.inline("fleet", "workers", "list").out
+    assert "draining" in remote.inline("fleet", "workers", "list").out
 
 
 def test_deliveries_are_shown_and_sent_again(local: CommandLine, remote: CommandLine, store: Store) -> None:
@@ -168,6 +169,13 @@ def test_deliveries_are_shown_and_sent_again(local: CommandLine, remote: Command
     same(local, remote, lines)
     for hermes in (local, remote):  # it is not settled yet
         assert hermes.inline("gateway", "deliveries", "retry", first).code == 2
+    over = sa.update(deliveries).values(state="abandoned", settled_at=1.0, hinted_at=None, attempts=5)
+    with store.database.write() as connection:
+        connection.execute(over)
+    assert remote.inline("gateway", "deliveries", "retry", first).code == 0
+    same(local, remote, [["gateway", "deliveries", "show", first]])
+    shown = local.inline("gateway", "deliveries", "show", first).out
+    assert re.search(r"^retries .* by api:\S+, when it was abandoned after 5 attempts$", shown, re.MULTILINE), shown
     assert "Delivery not found" in remote.inline("gateway", "deliveries", "show", f"dlv_{'0' * 32}").err
 
 

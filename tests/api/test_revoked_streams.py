@@ -126,7 +126,7 @@ def test_an_export_breaks_off_and_does_not_look_complete(
             yield "x" * 70_000
             may_go_on.wait(0.01)
 
-    monkeypatch.setattr(erasures, "_rows", endless)
+    monkeypatch.setattr(erasures, "_export_rows", endless)
     try:
         asking = Asking(api, admin, "POST", "/v1/exports", {"sessions": ["exported"]})
         until(lambda: asking.lines or asking.is_over, "the first line")

@@ -68,7 +68,7 @@ def test_a_failed_run_says_why_without_secrets(api: Served, store: Store, http: 
 
 def test_a_parked_run_says_until_when(api: Served, store: Store, http: httpx.Client) -> None:
     run_id = api.submit()
-    until_when = api.client.database.now() + 600
+    until_when = api.client.database.read_clock() + 600
     store.runs.commit_failure(store.turn(run_id), CapacityAwaited(resume_at=until_when, recovery="{}"))
     shown = http.get(f"/v1/runs/{run_id}").json()
     assert (shown["status"], shown["resume_at"]) == ("waiting_for_capacity", until_when)

@@ -110,7 +110,8 @@ def test_a_session_is_listed_by_its_title(api: Served, http: httpx.Client) -> No
 
 def test_a_session_is_opened_shown_changed_and_listed(api: Served, http: httpx.Client) -> None:
     fresh = opened(http, title="A  plan\n", system_prompt="Be brief.")
-    assert re.fullmatch(r"api_\d+_[0-9a-f]{8}", fresh["id"])
+    assert re.fullmatch(r"run_[0-9a-f]{32}", fresh["id"]), "an id of ours means the same to every caller"
+    assert http.get(f"/api/sessions/{fresh['id']}").json()["session"] == fresh
     assert (fresh["title"], fresh["source"], fresh["message_count"], fresh["model"]) == ("A plan", "api", 0, None)
     mine = opened(http, id="mine", model="m")
     assert (mine["model"], mine["has_model_config"], mine["_lineage_root_id"]) == ("m", True, "mine")
@@ -306,3 +307,31 @@ def test_delegated_work_goes_with_the_session_that_delegated_it(api: Served, htt
     assert http.delete("/api/sessions/mine").status_code == 200
     assert code_of(http.get(f"/v1/runs/{child}")) == (410, "run_deleted")
     assert http.get("/api/sessions", params={"include_children": True}).json()["data"] == []
+
+
+def test_a_page_of_sessions_goes_on_at_its_cursor_whatever_becomes_active(
+    api: Served, http: httpx.Client, store: Store
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        talked(api, store, name)
+    first = http.get("/api/sessions", params={"limit": 2}).json()
+    talked(api, store, "c", "more")
+    second = http.get("/api/sessions", params={"limit": 2, "cursor": first["next_cursor"]}).json()
+    assert [one["id"] for one in (*first["data"], *second["data"])] == ["d", "c", "b", "a"]
+    assert (first["has_more"], second["has_more"], second["next_cursor"]) == (True, False, None)
+    assert [one["id"] for one in http.get("/api/sessions").json()["data"]] == ["c", "d", "b", "a"]
+    other = http.get("/api/sessions", params={"limit": 2, "cursor": first["next_cursor"], "archived": True})
+    assert code_of(other) == (400, "invalid_cursor")
+
+
+def test_a_short_reference_is_completed_for_those_who_may_see_it(api: Served, http: httpx.Client, store: Store) -> None:
+    run_id = talked(api, store, "mine", "Sort my mail")
+    job = http.post("/api/jobs", json={"name": "Nightly", "schedule": "every 1h", "prompt": "x"}).json()["job"]["id"]
+    asked = {"session": ("mine", ["mi", run_id[:12], "Sort my mail"]), "job": (job, ["nightly", job[:5]])}
+    for kind, (known_as, written) in asked.items():
+        for begins in written:
+            found = http.get("/v1/ids", params={"kind": kind, "begins": begins})
+            assert (found.status_code, found.json()) == (200, {"id": known_as}), found.text
+        assert code_of(http.get("/v1/ids", params={"kind": kind, "begins": "other"})) == (404, "id_not_found")
+    talked(api, store, "mix")
+    assert code_of(http.get("/v1/ids", params={"kind": "session", "begins": "mi"})) == (409, "ambiguous_id")

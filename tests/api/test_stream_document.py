@@ -14,7 +14,7 @@ from support.questions import DANGER, QUESTION, open_wait
 from support.store import ANSWER, Store, asks, settlement
 
 from hermes_worker.core.events import AskedAgain
-from hermes_worker.core.messages import Usage, build_user_body, canonical_json
+from hermes_worker.core.messages import Usage, build_user_body, dump_canonical_json
 from hermes_worker.core.questions import Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
@@ -122,9 +122,9 @@ def test_live_pieces_are_told_as_the_document_says(api: Served, store: Store, st
     reader.wait_for("tool.generating")
     store.ask_tools(run_id, asks(Replay.PURE, Replay.PURE))
     second = store.call(run_id, 1)
-    say("tool_started", canonical_json(build_started_event(second).data), at=1)
+    say("tool_started", dump_canonical_json(build_started_event(second).data), at=1)
     assert reader.wait_for("tool.started")["position"] == 1
-    say("tool_progress", canonical_json({"tool": "terminal", "text": "half"}), at=1)
+    say("tool_progress", dump_canonical_json({"tool": "terminal", "text": "half"}), at=1)
     assert reader.wait_for("tool.progress")["position"] == 1
     for foreign in ('{"tool":1}', '{"tool":"x","tool_call_id":[]}', '{"preview":"x"}', '{"tool":"x","position":true}'):
         say("tool_started", foreign)

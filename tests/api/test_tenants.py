@@ -53,6 +53,7 @@ UNKNOWN = {
     "credential": "0123456789abcdef",
     "name": f"r{uuid.uuid4().hex}",
     "number": "999999",
+    "replay": f"p{uuid.uuid4().hex}",
     "skill": f"s{uuid.uuid4().hex}",
     "mcp_server": f"m{uuid.uuid4().hex[:12]}",
     "target": "user",
@@ -91,6 +92,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /v1/memory/{target}/redact": {"entry_id": "mem_0123456789ab", "version": 1},
     "PUT /v1/skills/{skill}": {"files": [{"path": "SKILL.md", "text": "theirs"}], "expects": "0" * 64},
     "PUT /v1/places": {"places": None},
+    "PUT /v1/replays/{replay}/grades": {"grades": {}},
     "PUT /v1/alerts/targets": {"targets": ["local"]},
     "POST /v1/tenants": {"name": "made"},
     "POST /v1/tenants/{tenant}/disable": {},
@@ -224,6 +226,10 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
     text = f"---\nname: {skill}\ndescription: Theirs.\n---\nDo it.\n"
     kept = http.put(f"/v1/skills/{skill}", json={"files": [{"path": "SKILL.md", "text": text}]})
     assert kept.status_code == 200, kept.text
+    replay = f"p{uuid.uuid4().hex}"
+    again = http.post(f"/v1/runs/{ended}/fork", json={"at": 0, "tools": "offline", "replay": replay})
+    assert again.status_code == 202, again.text
+    store.answer(again.json()["run_id"])
     store.answer(gone := submit(http))
     erasure = http.post("/v1/erasures", json={"whom": {"sessions": [gone]}}).json()["receipt_id"]
     while not http.post(f"/v1/erasures/{erasure}/work", json={}).raise_for_status().json()["done"]:
@@ -243,6 +249,7 @@ def one_of_each(http: httpx.Client, store: Store) -> dict[str, str]:
         "target": "user",
         "credential": "key1",
         "name": route,
+        "replay": replay,
         "skill": skill,
         "mcp_server": mcp_server(store, http.get("/v1/page/login").json()["tenant"]),
         "receipt_id": erasure,

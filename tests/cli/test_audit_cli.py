@@ -7,7 +7,7 @@ import json
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.cli.options import this_user
+from hermes_worker.cli.options import find_this_user
 
 
 def test_what_is_done_at_the_command_line_is_listed_and_exported(hermes: CommandLine, store: Store) -> None:
@@ -26,7 +26,7 @@ def test_what_is_done_at_the_command_line_is_listed_and_exported(hermes: Command
     assert [row["act"] for row in rows] == ["key.create", "tenant.create"]
     newest = hermes.inline("data", "audit", "list", "--json", "--tenant", "acme", "--limit", "1").out
     assert json.loads(newest) == rows[0]
-    assert {row["actor"] for row in rows} == {this_user()}
+    assert {row["actor"] for row in rows} == {find_this_user()}
     assert (
         hermes.inline("data", "audit", "list", "--act", "job.remove").err == "nothing was recorded in the last 7 days\n"
     )

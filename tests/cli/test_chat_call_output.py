@@ -24,8 +24,8 @@ def ended(tool: str, result: object, **arguments: Any) -> CallDetailObject:
     )
 
 
-def texts(call: CallDetailObject, number: int = 3) -> list[str]:
-    return [line.text for line in fold_output(call, number).lines]
+def texts(call: CallDetailObject) -> list[str]:
+    return [line.text for line in fold_output(call, "/show 3").lines]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_first_lines_say_what_a_call_did(call: CallDetailObject, lines: list
 
 def test_a_long_output_is_folded_and_can_be_opened() -> None:
     call = ended("terminal", {"output": "\n".join(map(str, range(46))), "exit_code": 0}, command="seq")
-    assert texts(call)[-2:] == ["5", "… 40 more lines, /show 3 opens"]
+    assert texts(call)[-2:] == ["5", "… 40 more lines, /show 3 opens them"]
     assert [line.text for line in open_output(call).lines] == ["command: seq", *map(str, range(46))]
     almost = ended("terminal", {"output": "\n".join(map(str, range(7))), "exit_code": 0})
     assert texts(almost) == [*map(str, range(7))], "the line that tells of one more takes as much room"
@@ -62,7 +62,7 @@ def test_a_long_output_is_folded_and_can_be_opened() -> None:
 
 def test_a_diff_is_marked_line_by_line() -> None:
     call = ended("patch", {"success": True, "diff": "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n same\n"})
-    marks = [line.mark for line in fold_output(call, 1).lines]
+    marks = [line.mark for line in fold_output(call, "/show 1").lines]
     assert marks == [*[LineMark.PLACE] * 3, LineMark.REMOVED, LineMark.ADDED, LineMark.PLAIN]
 
 
@@ -73,7 +73,7 @@ def test_whatever_a_tool_says_is_shown_as_text(plain: str, document: dict[str, s
         ended("patch", document, content=plain),
         ended("write_file", "{}", content=plain),
     ):
-        for line in (*fold_output(call, 1).lines, *open_output(call).lines):
+        for line in (*fold_output(call, "/show 1").lines, *open_output(call).lines):
             assert line.text.isprintable(), line
 
 

@@ -65,8 +65,8 @@ def test_a_line_is_something_to_say_or_a_command(line: str, meant: Meaning) -> N
         ("/xyzzy", "/help shows them"),
         ("/", "there is no command /"),
         ("/steer", "write /steer TEXT"),
-        ("/stop now", "/stop stands alone"),
-        ("/approve", "asks for nothing"),
+        ("/stop now", "/stop takes no text"),
+        ("/approve", "asks for no permission"),
     ],
 )
 def test_a_line_that_nobody_meant_does_nothing_and_says_what_to_write(line: str, why: str) -> None:

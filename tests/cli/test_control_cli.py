@@ -50,16 +50,27 @@ def test_a_command_that_waits_is_shown_and_allowed(hermes: CommandLine, store: S
 
 def test_a_command_that_waits_is_refused_with_a_reason(hermes: CommandLine, store: Store) -> None:
     run_id, wait_id = waiting(store, WITH_SECRET)
-    unnamed = hermes.inline("runs", "deny", run_id, "--reason", "not here")
-    assert unnamed.code == 2
-    code = format_question_code(int(wait_id))
-    assert unnamed.err.startswith(
-        "hermes-worker: say which question you answer; the run asks:\n"
-        f"  --wait-id {wait_id}  ({code})  rm -r build --token="
-    )
-    assert SECRET not in unnamed.err
-    assert hermes.inline("runs", "deny", run_id, "--reason", "not here", "--wait-id", wait_id).code == 0
+    unseen = hermes.inline("runs", "approve", run_id)
+    assert unseen.code == 2, "nobody at a terminal has seen it"
+    assert f"{wait_id}  {format_question_code(int(wait_id))}  waits " in unseen.err
+    assert "    rm -r build --token=" in unseen.err and SECRET not in unseen.err
+    assert f"if this is what you allow, add --wait-id {wait_id}" in unseen.err
+    assert hermes.inline("runs", "deny", run_id, "--reason", "not here").code == 0, "it is the only one"
     assert "not here" in store.results(run_id)[0]
+    assert "waits for no approval" in hermes.inline("runs", "deny", run_id).err
+
+
+def test_one_of_several_questions_has_to_be_named(hermes: CommandLine, store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE, Replay.ONCE)
+    waits = Waits(store.database)
+    for position in (0, 1):
+        waits.ask(store.call(run_id, position), QUESTION)
+    first, second = (str(wait.wait_id) for wait in waits.list_open(run_id=run_id))
+    unnamed = hermes.inline("runs", "answer", run_id, "2")
+    assert (unnamed.code, unnamed.err.count("--wait-id ")) == (2, 2)
+    assert hermes.inline("runs", "answer", run_id, "2", "--wait-id", first).code == 0
+    left = hermes.inline("runs", "answer", run_id, "green")
+    assert (left.code, f"{second}  {format_question_code(int(second))}" in left.err) == (0, True)
 
 
 @pytest.mark.parametrize(("said", "understood"), [("2", "blue"), ("green", "green")])

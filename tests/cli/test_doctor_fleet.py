@@ -37,9 +37,9 @@ def said(examine: Callable[[Settings], tuple[Grade, str]]) -> tuple[str, str]:
 
 
 def repaired() -> dict[str, str]:
-    """What was put right, by its subject."""
+    """What was put right, by its subject; without the folders that killed processes of tests beside this one left."""
     done = {subject: repair(load_settings()) for subject, repair in REPAIRS}
-    return {subject: text for subject, text in done.items() if text is not None}
+    return {subject: text for subject, text in done.items() if text is not None and subject != "left"}
 
 
 @pytest.mark.parametrize(

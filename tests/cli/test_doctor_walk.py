@@ -37,15 +37,15 @@ def test_this_clock_is_compared_with_the_databases(
     now = time.time()
     monkeypatch.setattr(doctor.time, "time", lambda: now)
     monkeypatch.setattr(doctor, "_read_database_clock", lambda settings: now - ahead_s)
-    found, text = doctor._clock(load_settings({}, home=tmp_path))
+    found, text = doctor._check_clock(load_settings({}, home=tmp_path))
     assert (found, words in text) == (grade, True), text
 
 
 def test_a_disk_that_is_nearly_full_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings({}, home=tmp_path)
-    assert doctor._disk(settings)[0] == "ok"
+    assert doctor._check_disk(settings)[0] == "ok"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 1, 1))
-    grade, text = doctor._disk(settings)
+    grade, text = doctor._check_disk(settings)
     assert (grade, "free at least 200 MB" in text) == ("broken", True)
 
 
@@ -64,12 +64,12 @@ def test_what_confines_commands_is_told_and_nothing_is_broken_only_where_it_is_r
 ) -> None:
     standing = SandboxBackend(LandlockRung() if rung else None, ("bubblewrap is not here",))
     monkeypatch.setattr(Sandbox, "find_backend", lambda self: standing)
-    found, text = doctor._sandbox(load_settings({"HERMES_SANDBOX": mode}, home=tmp_path))
+    found, text = doctor._check_sandbox(load_settings({"HERMES_SANDBOX": mode}, home=tmp_path))
     assert (found, words in text) == (grade, True), text
 
 
 def test_a_sandbox_that_is_switched_off_is_a_note_that_says_so(tmp_path: Path) -> None:
-    found, text = doctor._sandbox(load_settings({"HERMES_SANDBOX": "off"}, home=tmp_path))
+    found, text = doctor._check_sandbox(load_settings({"HERMES_SANDBOX": "off"}, home=tmp_path))
     assert (found, "commands are not confined" in text, "install" in text) == ("note", True, False), text
 
 
@@ -78,10 +78,10 @@ def test_workers_of_another_version_are_counted(store: Store, tmp_path: Path, mo
     monkeypatch.setenv("HERMES_BROKER_URL", "redis://127.0.0.1:1/0")
     for name in ("old", "new"):
         store.workers.register(name=name, queues="model,tools,delivery,system", ttl_s=60.0)
-    assert doctor._workers(load_settings())[0] == "ok"
+    assert doctor._check_workers(load_settings())[0] == "ok"
     with store.database.write() as connection:
         connection.execute(sa.update(workers).where(workers.c.name == "old").values(version="0.0.1"))
-    grade, text = doctor._workers(load_settings())
+    grade, text = doctor._check_workers(load_settings())
     assert (grade, "1 of 0.0.1" in text) == ("note", True)
 
 
@@ -119,3 +119,11 @@ def test_every_further_key_is_tried_and_one_that_is_refused_is_named(served: str
     )
     assert (grade, "openai:m is never asked: " in text) == ("note", True)
     assert "sk-" not in text
+
+
+def test_a_model_that_others_ask_is_not_asked_without_their_key(served: str, tmp_path: Path) -> None:
+    """The API of a compose file has neither the key of the model nor, maybe, its network."""
+    given = {"HERMES_BASE_URL": served, "HERMES_MODEL": "m"}
+    assert doctor._check_model(load_settings(given, home=tmp_path))[0] == "broken"
+    grade, text = doctor._check_model(load_settings({**given, "HERMES_MODEL_ASKED_ELSEWHERE": "true"}, home=tmp_path))
+    assert (grade, "not asked from here" in text) == ("note", True)

@@ -18,7 +18,7 @@ from support.commandline import find_command
 
 from hermes_worker import installed
 from hermes_worker.cli import help_page
-from hermes_worker.cli.entry import main, sentence_of
+from hermes_worker.cli.entry import explain_error, main
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 
 
@@ -163,14 +163,14 @@ def test_an_empty_prompt_is_refused(prompt: str, capsys: pytest.CaptureFixture[s
 
 
 def test_a_full_disk_is_one_sentence() -> None:
-    sentence = sentence_of(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    sentence = explain_error(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
     assert sentence is not None
     assert "'/data/x': No space left on device" in sentence
 
 
 def test_a_defect_keeps_its_traceback() -> None:
-    assert sentence_of(ValueError("no")) is None
-    assert sentence_of(OSError(errno.EBADF, "Bad file descriptor")) is None
+    assert explain_error(ValueError("no")) is None
+    assert explain_error(OSError(errno.EBADF, "Bad file descriptor")) is None
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_module_that_our_code_misses_is_told_as_that(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError) as missed:
         _run_as("hermes_worker.cli.flower", f"import {missing}")
-    assert advice in str(sentence_of(missed.value))
+    assert advice in str(explain_error(missed.value))
 
 
 def test_a_command_whose_module_is_missing_says_so(
@@ -203,7 +203,7 @@ def test_a_command_whose_module_is_missing_says_so(
 def test_a_module_that_an_extension_misses_keeps_its_traceback() -> None:
     with pytest.raises(ModuleNotFoundError) as missed:
         _run_as("acme.tools", "import nowhere_at_all")
-    assert sentence_of(missed.value) is None
+    assert explain_error(missed.value) is None
 
 
 def _run_as(module: str, text: str) -> None:
@@ -212,7 +212,7 @@ def _run_as(module: str, text: str) -> None:
 
 
 def test_a_server_that_is_away_is_its_own_sentence() -> None:
-    assert sentence_of(UnavailableError("the database did not answer: refused")) == (
+    assert explain_error(UnavailableError("the database did not answer: refused")) == (
         "the database did not answer: refused"
     )
 
@@ -224,8 +224,8 @@ def test_only_sqlites_own_complaint_counts_as_damage() -> None:
     class Constraint(Exception):
         orig = sqlite3.IntegrityError("UNIQUE constraint failed")
 
-    assert "damaged" in (sentence_of(Wrapped()) or "")
-    assert sentence_of(Constraint()) is None
+    assert "damaged" in (explain_error(Wrapped()) or "")
+    assert explain_error(Constraint()) is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.store import Store
 from support.two_people import ANNA, BERT, People
 from support.two_people import traces as all_traces
 
-from hermes_worker.local.paths import output_dir, workspaces_dir
+from hermes_worker.local.paths import get_output_dir, get_workspaces_dir
 
 WHOM = ("--holder", ANNA, "--principal", f"cli:{ANNA}", "--target", f"telegram:{ANNA}")
 
@@ -66,9 +66,9 @@ def test_what_is_erased_is_gone_with_its_files_and_leaves_a_receipt(
     hermes: CommandLine, store: Store, anna: list[str], home: Path
 ) -> None:
     [job] = {json.loads(line)["row"]["job_id"] for line in _exported(hermes, "jobs")}
-    ours = workspaces_dir(home) / anna[0]
-    other = workspaces_dir(home) / ("run_" + "0" * 32)
-    document = output_dir(home) / job / "2026-01-01_00-00-00.md"
+    ours = get_workspaces_dir(home) / anna[0]
+    other = get_workspaces_dir(home) / ("run_" + "0" * 32)
+    document = get_output_dir(home) / job / "2026-01-01_00-00-00.md"
     for path in (ours / "note.txt", other / "note.txt", document):
         path.parent.mkdir(parents=True)
         path.write_text(ANNA)

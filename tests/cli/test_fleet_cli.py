@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,8 +157,8 @@ def test_the_calls_of_a_run_are_listed_and_one_is_shown_whole(hermes: CommandLin
     assert "tool1" in hermes("runs", "calls", run_id).out
 
     shown = hermes("runs", "calls", run_id, found[0]["call"]).out
-    assert '{"n":0}' in shown
-    assert "line one\nline two[31m" in shown
+    assert "asked:\n  n: 0\n" in shown
+    assert "did:\n  line one\n  line two<U+001B>[31m\n" in shown
     [whole] = documents(hermes("runs", "calls", run_id, found[0]["call"], "--json"))
     assert (whole["arguments"], whole["changed_arguments"]) == ('{"n":0}', None)
     assert whole["result"].startswith("line one\nline two")
@@ -199,6 +200,28 @@ def test_what_waits_is_answered_by_its_number_and_stands_in_the_history(hermes: 
     shown = hermes("approvals", "history", "--kind", "approval").out
     assert command in shown
     assert question not in shown
+
+
+@pytest.mark.parametrize("verb", [["approvals", "answer"], ["runs", "approve"]])
+def test_a_call_is_allowed_with_other_arguments_and_the_history_names_what_ran(
+    hermes: CommandLine, store: Store, tmp_path: Path, verb: list[str]
+) -> None:
+    parameters = {"type": "object", "properties": {"command": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "tool0", "parameters": parameters}}]
+    run_id = asked(store, tools=json.dumps(tools))
+    [line] = documents(hermes("approvals", "list", "--json"))
+    instead = {"command": "rm -r build/tmp"}
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps(instead))
+    named = [str(line["id"]), "once"] if verb[0] == "approvals" else [run_id, "--wait-id", str(line["id"])]
+    for wrong in ("rm -r build", "[1]", f"@{tmp_path / 'none.json'}"):
+        refused = hermes(*verb, *named, "--arguments", wrong)
+        assert (refused.code, "--arguments" in refused.err) == (2, True), refused.err
+    allowed = hermes(*verb, *named, "--arguments", f"@{file}")
+    assert allowed.code == 0, allowed.err
+    [closed] = documents(hermes("approvals", "history", "--json"))
+    assert (closed["command"], json.loads(closed["changed_arguments"])) == ("rm -r build", instead)
+    assert "ran command=rm -r build/tmp, not rm -r build" in hermes("approvals", "history").out.replace("  ", " ")
 
 
 def test_the_whole_of_a_long_command_is_shown_with_wide(hermes: CommandLine, store: Store) -> None:
@@ -263,7 +286,7 @@ def test_workers_are_listed_and_one_is_asked_to_leave(hermes: CommandLine, store
     assert hermes("fleet", "workers", "drain", busy.worker_id[:10]).code == 0
     assert [view.draining_at is None for view in load_workers(store.database)] == [False, True]
     lines = hermes("fleet", "workers", "list").out.splitlines()
-    assert ["leaving" in line for line in lines[1:]] == [True, False]
+    assert ["draining" in line for line in lines[1:]] == [True, False]
     for name in ("nobody", ""):
         refused = hermes("fleet", "workers", "drain", name)
         assert refused.code != 0
@@ -284,4 +307,5 @@ def test_spend_is_told_apart_and_says_what_is_not_known(hermes: CommandLine, sto
     rows = [[cell.strip() for cell in line.split("  ") if cell.strip()][:3] for line in lines[1:]]
     assert rows == [["large", "1", "$5.00"], ["small", "1", "$1.00"], ["odd", "1", "no price known"]]
     assert lines[3].endswith("1 run")
+    assert hermes("runs", "spend", "--by", "session").out.splitlines()[1].split("  ")[0] == "hello"
     assert hermes("runs", "spend", "--until", "2020-01-01").err.strip() == "no run was accepted in this time"

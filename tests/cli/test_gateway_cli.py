@@ -76,7 +76,7 @@ def test_the_role_refuses_to_start_where_nobody_is_to_be_listened_to(
 def test_status_names_the_holder_and_whoever_was_paired_is_revoked(
     rows: GatewayRows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with rows._database.write() as connection:
+    with rows.database.write() as connection:
         code = rows.create_code(connection, ACCOUNT, "42")
     assert code is not None
     assert call("gateway", "pair", "telegram", "WRONGONE") != 0
@@ -88,7 +88,7 @@ def test_status_names_the_holder_and_whoever_was_paired_is_revoked(
     assert call("gateway", "revoke", "telegram", "42") == 0
     assert rows.list_people(ACCOUNT) == []
     assert call("gateway", "revoke", "telegram", "42") != 0
-    deeds = [(row.act, row.subject) for row in AuditLog(rows._database).list_actions("default", limit=50)]
+    deeds = [(row.act, row.subject) for row in AuditLog(rows.database).list_actions("default", limit=50)]
     assert deeds == [(Act.CHAT_PAIR, ACCOUNT), (Act.CHAT_REVOKE, ACCOUNT)], "each that changed something, once"
 
 
@@ -164,8 +164,8 @@ def test_a_platform_is_asked_whose_credentials_they_are(
 def test_who_asks_is_listed_until_their_codes_are_taken_back(
     rows: GatewayRows, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    acme = GatewayRows(rows._database, "acme")
-    with rows._database.write() as connection:
+    acme = GatewayRows(rows.database, "acme")
+    with rows.database.write() as connection:
         mine = rows.create_code(connection, ACCOUNT, "42")
         assert acme.create_code(connection, ACCOUNT, "42") is not None
     assert mine is not None
@@ -180,7 +180,7 @@ def test_who_asks_is_listed_until_their_codes_are_taken_back(
     assert call("gateway", "people", "telegram:ops") == 0
     assert "Nobody" in capsys.readouterr().out
     forgotten = [
-        row.subject for row in AuditLog(rows._database).list_actions("default", limit=50) if row.act == Act.CHAT_FORGET
+        row.subject for row in AuditLog(rows.database).list_actions("default", limit=50) if row.act == Act.CHAT_FORGET
     ]
     assert forgotten == [ACCOUNT]
 

@@ -82,6 +82,7 @@ def test_times_are_local_and_name_their_zone() -> None:
         ("schedule", {"kind": "cron"}, '{"kind": "cron"}'),
         ("next_slot", 0.0, "1970-01-01 01:00:00 CET"),
         ("created_at", 0.5, "1970-01-01 01:00:00 CET"),
+        ("not_before", 0.5, "1970-01-01 01:00:00 CET"),
         ("wall_s_max", 90.0, "90"),
         ("estimated_cost_usd", 0, "$0.00"),
         ("completed", 3, "3"),
@@ -118,3 +119,15 @@ def test_lists_and_details_show_no_python_and_fit(hermes: CommandLine, store: St
 )
 def test_a_tree_is_told_from_its_roots_and_leaves_nobody_out(parents: dict[str, str | None], order: str) -> None:
     assert " ".join(f"{name}{level}" for name, level in iterate_tree(parents)) == order
+
+
+def test_a_title_is_cut_between_words_and_a_name_is_not_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    rows = [
+        ("Write the nightly report about the fleet and send it", "my_conversation_about_parsers"),
+        ("A" * 50, "run_" + "0123456789abcdef" * 2),
+    ]
+    lines = render_table(rows, ("TITLE", "SESSION"), ids=(1,)).splitlines()
+    assert lines[1].split("  ")[0] == "Write the nightly report…"
+    assert lines[1].endswith("my_conversation_about_parsers")
+    assert lines[2].startswith("A" * 28 + "…") and lines[2].endswith("run_0123456789ab")

@@ -34,7 +34,7 @@ def test_a_run_is_submitted_for_later(hermes: CommandLine, store: Store) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--not-before", "soon"], "is neither a time"),
+        (["--not-before", "soon"], "is no time"),
         (["--meta", "ticket"], "is not NAME=VALUE"),
         (["--priority", "hgih"], "Did you mean 'high'?"),
         (["--tag", "a b"], "is no tag"),

@@ -252,13 +252,13 @@ def forget_a_tool(patch: Patch) -> None:
 
 
 def repeat_what_must_not(patch: Patch) -> None:
-    spec = catalog.ToolCatalog.spec
+    spec = catalog.ToolCatalog.get_spec
 
     def spec_otherwise(self: Any, name: str) -> Any:
         found = spec(self, name)
         return replace(found, replay=Replay.PURE) if name == "terminal" else found
 
-    patch.setattr(catalog.ToolCatalog, "spec", spec_otherwise)
+    patch.setattr(catalog.ToolCatalog, "get_spec", spec_otherwise)
 
 
 def forget_lost_steps(patch: Patch) -> None:
@@ -288,7 +288,7 @@ DEFECTS: Mapping[str, tuple[FactKind, Callable[[Patch], None]]] = {
     "a replay class is changed": (FactKind.ROW, migrating("update tool_calls set replay = 'pure'")),
     "a sent prompt has a byte more": (
         FactKind.PROMPT,
-        changing(requests, "_system_row", lambda row: row.replace("}", " }")),
+        changing(requests, "_build_system_row", lambda row: row.replace("}", " }")),
     ),
     "a sent row is left out": (FactKind.PROMPT, changing(requests, "build_messages", lambda rows: rows[:-1])),
     "a recorded result is worded otherwise": (

@@ -19,6 +19,7 @@ NAMED = {"run_id", "run_ids", "job", "delivery_id", "key_id"}
 MORE = {
     ("runs", "steer"): ["faster"],
     ("runs", "fork"): ["--at", "0"],
+    ("runs", "compare"): ["run_of_nobody"],
     ("runs", "answer"): ["yes"],
     ("runs", "restore"): ["4f1a2b"],
     ("cron", "edit"): ["--prompt", "x"],

@@ -41,6 +41,7 @@ from hermes_worker.cli.top.view import (
     TopLine,
     TopState,
     choose_window,
+    fold_lines,
     list_rows,
     mark_as_old,
     press_key,
@@ -99,7 +100,7 @@ def test_every_open_run_is_shown_once_whoever_is_said_to_have_delegated(parents:
 
 
 def test_texts_of_the_api_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "terminal_width", lambda: None)  # no cell is cut
+    monkeypatch.setattr(layout, "find_terminal_width", lambda: None)  # no cell is cut
     documents = {"title": HOSTILE, "model": HOSTILE, "status": HOSTILE}
     run = parse_runs([document(HOSTILE, **documents)], {}, NOW)
     question = parse_questions(waiting(id=1, run_id=HOSTILE, command=HOSTILE), NOW)
@@ -363,5 +364,38 @@ def test_a_key_shows_sessions_and_jobs_whose_rows_open() -> None:
     assert press_key(press_key(state, "tab")[0], "tab")[1] == ShowTab(tab=TopTab.FLEET)
 
 
+@pytest.mark.parametrize(
+    ("row", "has", "lacks"),
+    [
+        ("run run_a", ["a allow", "d deny", "l logs", "s stop", "p pause", "o order"], ["a answer", "p go on"]),
+        ("run run_b", ["a answer", "p go on"], ["d deny", "p pause"]),
+        ("", ["/ filter", "Tab sessions", "? keys", "q quit"], ["Enter open", "s stop", "l logs"]),
+    ],
+)
+def test_the_foot_tells_the_keys_that_do_something_here(row: str, has: list[str], lacks: list[str]) -> None:
+    told = render_foot(at(row))[0].text.replace("\N{NO-BREAK SPACE}", " ").split(" · ")
+    assert set(has) <= set(told)
+    assert set(lacks).isdisjoint(told)
+
+
+def test_a_key_tells_what_all_keys_do_and_escape_goes_back() -> None:
+    state, action = press_key(at("run run_a"), "?")
+    assert (action, render_opened(state, 80)[0].text) == (None, "keys")
+    assert any("stops a run" in line.text for line in render_opened(state, 80))
+    assert press_key(state, "escape")[0].opened is None
+
+
 def test_a_key_opens_what_the_calls_of_a_run_said() -> None:
     assert press_key(at("run run_a"), "l")[1] == OpenRun(run_id="run_a", has_logs=True)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_word_of_head_and_foot_is_broken_on_a_narrow_terminal(columns: int) -> None:
+    fleet = FleetFacts(
+        at=NOW, spent_usd=123.45, usd_per_minute=1.25, lost_because="the server has not answered for 9 s"
+    )
+    state = update_fleet(TopState(), fleet)
+    for shown in (render_rows(state)[:2], render_foot(state)):
+        folded = fold_lines(shown, columns)
+        assert all(layout.count_columns(line.text.rstrip()) <= columns for line in folded)
+        assert " ".join(line.text.strip() for line in folded) == " ".join(line.text for line in shown)

@@ -325,7 +325,7 @@ def _check_pairs(role: str, blocks: Sequence[Document], awaited: set[str], where
     kinds = [block["type"] == "tool_result" for block in blocks]
     _require(kinds == sorted(kinds, reverse=True), f"{where}: tool_result blocks must come first in the content")
     answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-    _require(set(answered) <= awaited, f"{where}: unexpected `tool_use_id` found in `tool_result` blocks")
+    _require(set(answered) <= awaited, f"{where}: unexpected `make_tool_use_id` found in `tool_result` blocks")
     _require(len(set(answered)) == len(answered), f"{where}: each tool_use must have a single result")
     missing = awaited - set(answered)
     _require(

@@ -182,7 +182,7 @@ def test_a_call_that_was_aborted_says_nothing_of_its_key(servers: list[StrictSer
 def test_a_key_that_rests_is_not_used_here_either(servers: list[StrictServer], broker_url: str) -> None:
     pool = CredentialPool(redis.Redis.from_url(broker_url, decode_responses=True))
     main = ProviderChain(choice(servers[0], more_keys=["k2"]))
-    pool.rest_key(main.credentials("m", 0)[0], 60)
+    pool.rest_key(main.list_credentials("m", 0)[0], 60)
     calls = Auxiliary(main=main, governor=NoGovernor(), pool=pool)
     calls.ask(AuxTask.COMPRESSION, REQUEST, AbortSignal(), ticket="run:1", bill=Bill())
     assert servers[0].requests[-1].header("authorization") == "Bearer k2"

@@ -19,7 +19,7 @@ from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.compactions import find_newest_compaction, is_compaction, parse_facts, select_visible
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, build_user_body, canonical_json
+from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, build_user_body, dump_canonical_json
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires import anthropic_messages, openai_chat, openai_responses
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
@@ -29,10 +29,10 @@ from hermes_worker.tasks.iteration.spending import Bill
 
 Body = dict[str, Any]
 ENDPOINT = Endpoint(base_url="https://models.example/v1", api_key="k")
-TOOL = canonical_json(
+TOOL = dump_canonical_json(
     {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
 )
-SYSTEM = canonical_json({"role": "system", "content": "Be careful."})
+SYSTEM = dump_canonical_json({"role": "system", "content": "Be careful."})
 TAIL_ROWS = 3
 """So many rows at the end stay, whatever else does."""
 
@@ -43,19 +43,19 @@ def _nothing(_: str) -> str | None:
 
 WIRES: Mapping[str, Callable[[ModelRequest], None]] = {
     "chat completions": lambda r: check_chat(
-        json.loads(openai_chat.request_body(r, ENDPOINT, openai_chat.Dialect())), _nothing
+        json.loads(openai_chat.build_request_body(r, ENDPOINT, openai_chat.Dialect())), _nothing
     ),
     "responses": lambda r: check_responses(
-        json.loads(openai_responses.request_body(r, "x", openai_responses.Dialect(), ENDPOINT)), _nothing
+        json.loads(openai_responses.build_request_body(r, "x", openai_responses.Dialect(), ENDPOINT)), _nothing
     ),
     "messages": lambda r: check_messages(
-        json.loads(anthropic_messages.request_body(r, ENDPOINT, anthropic_messages.Dialect())), _nothing
+        json.loads(anthropic_messages.build_request_body(r, ENDPOINT, anthropic_messages.Dialect())), _nothing
     ),
 }
 
 TEXTS = st.sampled_from(["ok", "Ω строка 漢字", "found " * 60, "line\n" * 300, '{"exit_code":1,"output":"no"}', ""])
 ARGUMENTS = st.sampled_from(
-    ["{}", '{"path":"/a"}', canonical_json({"content": "z" * 900}), canonical_json({"a": ["q" * 600]})]
+    ["{}", '{"path":"/a"}', dump_canonical_json({"content": "z" * 900}), dump_canonical_json({"a": ["q" * 600]})]
 )
 TURNS = st.lists(
     st.tuples(TEXTS, st.lists(st.lists(st.tuples(ARGUMENTS, TEXTS), min_size=1, max_size=4), max_size=5), TEXTS),
@@ -81,7 +81,7 @@ def transcript(turns: Sequence[Any], *, first: int = 1) -> list[Message]:
                 for name, (_, result) in zip(ids, group, strict=True)
             ]
         bodies.append({"role": "assistant", "content": f"answer {number}: {answered}"})
-    return [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
+    return [Message(seq=n, role=Role(body["role"]), body=dump_canonical_json(body)) for n, body in enumerate(bodies, 1)]
 
 
 class Writer:

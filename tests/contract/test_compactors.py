@@ -18,7 +18,7 @@ from hermes_worker.agent.prompt.compactors import SUMMARY, TAIL_ROWS_MIN, Compac
 from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.compactions import parse_facts, select_visible
-from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, canonical_json
+from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role, dump_canonical_json
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires import (
     anthropic_messages,
@@ -35,7 +35,7 @@ from hermes_worker.tasks.iteration.spending import Bill
 Body = dict[str, Any]
 WINDOW = 8_000
 ENDPOINT = Endpoint(base_url="https://models.example/v1", api_key="k")
-TOOL = canonical_json(
+TOOL = dump_canonical_json(
     {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
 )
 
@@ -71,18 +71,18 @@ def nothing(_: str) -> str | None:
 
 
 WIRES: Mapping[str, Callable[[ModelRequest], None]] = {
-    "chat": lambda r: check_chat(written(openai_chat.request_body(r, ENDPOINT, openai_chat.Dialect())), nothing),
+    "chat": lambda r: check_chat(written(openai_chat.build_request_body(r, ENDPOINT, openai_chat.Dialect())), nothing),
     "messages": lambda r: check_messages(
-        written(anthropic_messages.request_body(r, ENDPOINT, anthropic_messages.Dialect())), nothing
+        written(anthropic_messages.build_request_body(r, ENDPOINT, anthropic_messages.Dialect())), nothing
     ),
     "responses": lambda r: check_responses(
-        written(openai_responses.request_body(r, "x", openai_responses.Dialect(), ENDPOINT)), nothing
+        written(openai_responses.build_request_body(r, "x", openai_responses.Dialect(), ENDPOINT)), nothing
     ),
     "converse": lambda r: check_converse(
-        written(bedrock_converse.request_body(r, ENDPOINT, bedrock_converse.Dialect())), nothing
+        written(bedrock_converse.build_request_body(r, ENDPOINT, bedrock_converse.Dialect())), nothing
     ),
     "gemini": lambda r: check_gemini(
-        written(gemini_generate.request_body(r, ENDPOINT, gemini_generate.Dialect())), nothing
+        written(gemini_generate.build_request_body(r, ENDPOINT, gemini_generate.Dialect())), nothing
     ),
 }
 
@@ -110,7 +110,7 @@ LATE = [*LONG, said("done"), user("and the newest: Ж"), *steps(60, 61)]
 
 
 def rows(bodies: Sequence[Body]) -> list[Message]:
-    return [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
+    return [Message(seq=n, role=Role(body["role"]), body=dump_canonical_json(body)) for n, body in enumerate(bodies, 1)]
 
 
 class Silent:
@@ -131,7 +131,7 @@ def compacted(history: list[Message], compactor: Compactor) -> list[Message]:
 
 
 def request(shown: Sequence[Message]) -> ModelRequest:
-    system = canonical_json({"role": "system", "content": "Be careful."})
+    system = dump_canonical_json({"role": "system", "content": "Be careful."})
     return ModelRequest(model="m", messages=[system, *build_messages(shown)], tools=[TOOL], window=WINDOW)
 
 

@@ -30,7 +30,7 @@ def turns(store: Store, server: StrictServer, tmp_path: Path, request: pytest.Fi
 def ended(turns: Turns, folder: Path) -> str:
     """A run that was brought to its end, its calls for real."""
     folder.mkdir()
-    tools = f"[{','.join(turns.parts.catalog.tool_definitions(['read_file']))}]"
+    tools = f"[{','.join(turns.parts.catalog.render_definitions(['read_file']))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(folder)).to_json()
     run_id = turns.submit(tools=tools, workspace=workspace)
     while not turns.store.status(run_id).is_terminal:

@@ -25,7 +25,7 @@ from support.turns import Turns
 from support.valkey import for_administrator
 
 from hermes_worker.core.effects import Iterate
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_views import RunView
@@ -376,7 +376,7 @@ def test_reasoning_that_is_rejected_is_left_out_for_the_rest_of_the_turn(turns: 
         "codex_responses": "The encrypted content for item rs_1 could not be verified",
         "chat_completions": "messages.1: Invalid `signature` in `thinking` block",
     }
-    wire = turns.parts.models.chain.route("m", 0).wire.value
+    wire = turns.parts.models.chain.resolve_route("m", 0).wire.value
     again = Said(thinking="hm", calls=(ToolUse(id="call_2", name="todo"),))
     server.says(Said(thinking="hm", calls=CALL.calls), again, HELLO)
     run_id = turns.submit()
@@ -956,7 +956,7 @@ def test_a_run_without_leave_to_ask_is_parked_and_keeps_its_place(
     assert (store.status(first), store.status(second)) == (RunStatus.COMPLETED, RunStatus.WAITING_FOR_CAPACITY)
     resume_at = store.views.load_run(second).resume_at
     assert resume_at is not None
-    assert resume_at - store.database.now() == pytest.approx(61, abs=3)
+    assert resume_at - store.database.read_clock() == pytest.approx(61, abs=3)
     assert len(server.accepted) == 1
 
 
@@ -999,7 +999,7 @@ def test_what_the_provider_says_it_billed_counts(chat: Turns, server: StrictServ
         "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 5, "completion_tokens": 5, "cost": 0.00123},
     }
-    server.faults(body(200, canonical_json(document).encode()))
+    server.faults(body(200, dump_canonical_json(document).encode()))
 
     view = finished(chat, server)
 

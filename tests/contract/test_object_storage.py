@@ -6,10 +6,9 @@ The servers are moto's and npm's s3rver. Real object storage is untried.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 from support.object_server import build_account, moto_server, s3rver
 from support.object_worker import NAME, build_settings, open_on
 from support.store import Store
+from support.warm_commands import WarmProcess
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.features.object_storage.bucket_files import Bucket
@@ -28,7 +28,7 @@ from hermes_worker.features.object_storage.service import try_bucket
 from hermes_worker.features.object_storage.target_files import ObjectTarget
 from hermes_worker.features.object_storage.workspace_files import KeptWorkspace
 from hermes_worker.store.artifacts.contents import RowContents
-from hermes_worker.store.engine.sealing import stored_text
+from hermes_worker.store.engine.sealing import select_stored_text
 from hermes_worker.store.tables import blobs, workspace_heads
 from hermes_worker.workspaces.base import HostLost, WorkspaceAway, WorkspaceError
 from hermes_worker.workspaces.processes import ProcessOrder
@@ -85,8 +85,9 @@ class Machines:
             "faults": faults,
             "command": command,
         }
-        argv = [sys.executable, "-m", "support.object_worker", json.dumps(given)]
-        return subprocess.run(argv, cwd=Path(__file__).parents[1], check=False).returncode
+        code = "from support.object_worker import main; main()"
+        with Path(os.devnull).open("r+") as nothing:
+            return WarmProcess(["-c", code, json.dumps(given)], os.environ, None, [nothing] * 3).wait()
 
 
 @pytest.fixture
@@ -310,7 +311,7 @@ def test_background_processes_are_refused_in_a_sentence(machines: Machines) -> N
 def test_the_secret_is_sealed_like_other_texts(machines: Machines) -> None:
     machines.on("a").write_bytes("file", b"x")
     assert type(workspace_heads.c.secret.type).__name__ == "SealedText"
-    assert stored_text(workspace_heads.c.secret) is not None
+    assert select_stored_text(workspace_heads.c.secret) is not None
 
 
 def test_the_doctor_tries_the_bucket(machines: Machines, tmp_path: Path) -> None:

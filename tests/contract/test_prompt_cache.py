@@ -24,14 +24,14 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.core.recovery_state import RecoveryState
 from hermes_worker.models.base import Provider
 from hermes_worker.models.catalog import Wire
 from hermes_worker.models.chain import ModelChoice, ModelRoute, ProviderChain
 from hermes_worker.models.endpoint import Endpoint
-from hermes_worker.models.wires.anthropic_messages import Dialect, request_body
+from hermes_worker.models.wires.anthropic_messages import Dialect, build_request_body
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.store.runs.runs import SessionContext
 from hermes_worker.tasks.iteration.requests import ModelOptions, build_request
@@ -42,7 +42,7 @@ LOOK_BACK_BLOCKS = 20
 MARKS_MAX = 4
 TOOL = {"type": "function", "function": {"name": "t", "description": "d" * 400, "parameters": {"type": "object"}}}
 SESSION = SessionContext(
-    session_id="s", system_prompt="You are careful. " * 60, tools=canonical_json([TOOL]), workspace=""
+    session_id="s", system_prompt="You are careful. " * 60, tools=dump_canonical_json([TOOL]), workspace=""
 )
 ANTHROPIC = Endpoint(base_url="https://api.anthropic.com", api_key="k")
 ROUTE = ModelRoute(
@@ -136,7 +136,7 @@ def _begins_turn(message: Document) -> bool:
 def _block(role: str, part: Any, *, is_message: bool) -> Block:
     fields = {"text": part} if isinstance(part, str) else part
     unmarked = {key: value for key, value in fields.items() if key != "cache_control"}
-    return Block(canonical_json([role, unmarked]), is_message, "cache_control" in fields)
+    return Block(dump_canonical_json([role, unmarked]), is_message, "cache_control" in fields)
 
 
 def _prefixes(blocks: Sequence[Block]) -> Iterator[str]:
@@ -168,7 +168,7 @@ class Conversation:
     def ask(self, said: Said) -> None:
         """One model call, its reply and the results of its calls."""
         request = build_request(SESSION, self.rows, ROUTE, RecoveryState(), is_summary=False, options=OPTIONS)
-        body = request_body(request, ANTHROPIC, Dialect())
+        body = build_request_body(request, ANTHROPIC, Dialect())
         document = json.loads(body)
         check_messages(document, lambda header: "present")
         self.sent.append(body)
@@ -250,7 +250,7 @@ def _unmarked(body: bytes) -> bytes:
         if message["role"] == "user" and isinstance(content, list) and [p["type"] for p in content] == ["text"]:
             message["content"] = content[0]["text"]
     messages = document.pop("messages")
-    return f"{canonical_json(document)[:-1]},{canonical_json({'messages': messages})[1:]}".encode()
+    return f"{dump_canonical_json(document)[:-1]},{dump_canonical_json({'messages': messages})[1:]}".encode()
 
 
 # -------------------------------------------------------------------------------------------------------- who is marked
@@ -272,7 +272,7 @@ def _unmarked(body: bytes) -> bytes:
 def test_qwen_gets_marks_however_its_provider_is_named(choice: ModelChoice) -> None:
     rows = [Message(seq=1, role=Role.USER, body=build_user_body("q"))]
 
-    route = ProviderChain(choice).route("", 0)
+    route = ProviderChain(choice).resolve_route("", 0)
     request = build_request(SESSION, rows, route, RecoveryState(), is_summary=False, options=OPTIONS)
 
     assert ["cache_control" in row for row in request.messages] == [True, True]

@@ -14,7 +14,7 @@ from dialects import Said, ToolUse
 from strict_server import StrictServer, status
 from test_wires import ALL_RULES, WIRES, Wire, ask, provider
 
-from hermes_worker.agent.tools.catalog import declared_catalog
+from hermes_worker.agent.tools.catalog import get_declared_catalog
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import (
     Delta,
@@ -22,7 +22,7 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.core.tool_schemas import make_sendable_name
 from hermes_worker.models.wires import definitions
@@ -54,7 +54,7 @@ def server() -> Iterator[StrictServer]:
 
 def tool(name: object, parameters: object) -> str:
     function = {"name": name, "description": "d", "parameters": parameters}
-    return canonical_json({"type": "function", "function": function})
+    return dump_canonical_json({"type": "function", "function": function})
 
 
 def sent_tools(document: Mapping[str, Any]) -> list[SentTool]:
@@ -133,8 +133,8 @@ def test_two_names_that_would_be_sent_alike_are_sent_apart() -> None:
 
 
 def test_definitions_that_fit_are_sent_to_the_byte() -> None:
-    catalog = declared_catalog()
-    own = catalog.tool_definitions(catalog.names)
+    catalog = get_declared_catalog()
+    own = catalog.render_definitions(catalog.names)
     assert fit_request(asked := request(*own)) is asked
     assert fit_tools(own).texts == own
 

@@ -39,11 +39,11 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.models.base import Provider
 from hermes_worker.models.build import find_endpoint, find_wire_and_endpoint
-from hermes_worker.models.catalog import find_provider, wire_rows
+from hermes_worker.models.catalog import find_provider, list_wire_rows
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.factory import build_provider
 from hermes_worker.models.wires import bedrock_converse, gemini_generate
@@ -51,8 +51,8 @@ from hermes_worker.models.wires.bedrock_converse import BedrockConverse
 from hermes_worker.models.wires.gemini_generate import GeminiGenerate
 from hermes_worker.settings import load_settings
 
-SYSTEM = canonical_json({"role": "system", "content": "You are strict."})
-TOOL = canonical_json(
+SYSTEM = dump_canonical_json({"role": "system", "content": "You are strict."})
+TOOL = dump_canonical_json(
     {"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}
 )
 CALLING = Said(thinking="let me look", text="looking", calls=(ToolUse(id="call_1", name="look", arguments='{"a": 1}'),))
@@ -71,7 +71,7 @@ def ask(asked: Provider, request: ModelRequest) -> ModelReply:
 
 def stored(wire: str, *bodies: str) -> list[str]:
     rows = [Message(seq=n, role=Role(json.loads(text)["role"]), body=text) for n, text in enumerate(bodies, start=1)]
-    return [SYSTEM, *build_messages(rows, wire_rows()[wire].needs)]
+    return [SYSTEM, *build_messages(rows, list_wire_rows()[wire].needs)]
 
 
 def bedrock(server: StrictServer, key: str = "bedrock-api-key-0123456789") -> Provider:
@@ -253,7 +253,7 @@ def test_a_model_that_does_not_stream_or_cache_is_asked_in_another_way() -> None
         else:
             reply.document(200, VENDOR_RULES["converse"].document(HELLO))
 
-    marked = canonical_json(
+    marked = dump_canonical_json(
         {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]}
     )
     with FaultServer(answer) as server:
@@ -268,8 +268,8 @@ def test_a_request_without_tools_tells_calls_as_text(server: StrictServer) -> No
     """The last request of a run that used up its budget has no tools, and its history has calls."""
     call = {"id": "c" * 90, "type": "function", "function": {"name": "look", "arguments": "{}"}}
     rows = (
-        canonical_json({"role": "user", "content": "q"}),
-        canonical_json({"role": "assistant", "content": None, "tool_calls": [call]}),
+        dump_canonical_json({"role": "user", "content": "q"}),
+        dump_canonical_json({"role": "assistant", "content": None, "tool_calls": [call]}),
         build_tool_body("c" * 90, "seen"),
     )
     asked = bedrock(server)
@@ -306,14 +306,16 @@ def test_a_call_of_another_model_says_that_it_is_not_signed() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     rows = (
         build_user_body("q"),
-        canonical_json({"role": "assistant", "content": None, "tool_calls": [call]}),
+        dump_canonical_json({"role": "assistant", "content": None, "tool_calls": [call]}),
         build_tool_body("c1", "seen"),
     )
     endpoint = Endpoint(base_url="http://127.0.0.1/v1beta")
 
     def turn(model: str) -> Any:
         request = ModelRequest(model=model, messages=rows, tools=(TOOL,))
-        return json.loads(gemini_generate.request_body(request, endpoint, gemini_generate.Dialect()))["contents"][1]
+        return json.loads(gemini_generate.build_request_body(request, endpoint, gemini_generate.Dialect()))["contents"][
+            1
+        ]
 
     assert turn("gemini-3-pro")["parts"][0]["thoughtSignature"] == "skip_thought_signature_validator"
     assert "thoughtSignature" not in turn("gemini-2.5-pro")["parts"][0]
@@ -331,7 +333,7 @@ def test_a_call_of_another_model_says_that_it_is_not_signed() -> None:
 )
 def test_an_effort_is_a_level_or_a_budget(model: str, effort: str | None, thinking: object) -> None:
     request = ModelRequest(model=model, messages=(build_user_body("x"),), reasoning_effort=effort)
-    sent = gemini_generate.request_body(request, Endpoint(base_url="http://127.0.0.1"), gemini_generate.Dialect())
+    sent = gemini_generate.build_request_body(request, Endpoint(base_url="http://127.0.0.1"), gemini_generate.Dialect())
     assert json.loads(sent).get("generationConfig", {}).get("thinkingConfig") == thinking
 
 
@@ -373,7 +375,10 @@ def test_both_come_in_as_extensions_with_their_rows(tmp_path: Path) -> None:
     row = find_provider("gemini-native")
     assert row is not None
     assert not row.is_called
-    assert [name for name, row in wire_rows().items() if not row.is_called] == ["bedrock_converse", "gemini_generate"]
+    assert [name for name, row in list_wire_rows().items() if not row.is_called] == [
+        "bedrock_converse",
+        "gemini_generate",
+    ]
 
 
 def _environ(provider: str) -> dict[str, str]:
@@ -400,8 +405,8 @@ def test_without_the_extra_a_sentence_says_what_to_install(monkeypatch: pytest.M
 
 def test_declaring_them_imports_nothing_of_their_vendors() -> None:
     code = (
-        "import sys; from hermes_worker.models.catalog import provider_rows, wire_rows;"
-        "assert provider_rows()['bedrock'] and wire_rows()['gemini_generate'];"
+        "import sys; from hermes_worker.models.catalog import list_provider_rows, list_wire_rows;"
+        "assert list_provider_rows()['bedrock'] and list_wire_rows()['gemini_generate'];"
         "assert not {'botocore', 'google.genai', 'httpx2', 'openai'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -410,7 +415,7 @@ def test_declaring_them_imports_nothing_of_their_vendors() -> None:
 def test_images_are_sent_as_bytes_and_what_cannot_be_sent_is_told() -> None:
     png = base64.b64encode(b"\x89PNG").decode()
     rows = (
-        canonical_json(
+        dump_canonical_json(
             {
                 "role": "user",
                 "content": [
@@ -421,7 +426,7 @@ def test_images_are_sent_as_bytes_and_what_cannot_be_sent_is_told() -> None:
         ),
     )
     request = ModelRequest(model="m", messages=rows)
-    sent = bedrock_converse.request_body(request, Endpoint(base_url="http://x"), bedrock_converse.Dialect())
+    sent = bedrock_converse.build_request_body(request, Endpoint(base_url="http://x"), bedrock_converse.Dialect())
     first, second = json.loads(sent)["messages"][0]["content"]
     assert first == {"image": {"format": "png", "source": {"bytes": png}}}
     assert "https://x.test/a.png" in second["text"]

@@ -40,7 +40,7 @@ def test_a_call_with_older_ones_before_it_is_not_waited_for_in_a_worker(
     governor = Governor(redis.Redis.from_url(broker_url, decode_responses=True), ConfiguredLimits(requests_per_min=600))
     turns = Turns.over(store, server.base_url, governor=governor)
     run_id = turns.submit()
-    route = turns.parts.models.chain.route("strict", 0)
+    route = turns.parts.models.chain.resolve_route("strict", 0)
     place = CredentialRef(provider=route.name, credential=route.credential)
     for number in range(20):
         governor.acquire(place, ticket=f"older{number}", tokens=1, order=0)

@@ -145,7 +145,7 @@ def test_a_server_is_asked_for_its_window_after_a_refusal_and_with_the_same_key(
 def test_a_window_that_was_told_is_known_to_the_next_turn(store: Store, server: StrictServer) -> None:
     server.answers = {"GET /props": {"default_generation_settings": {"n_ctx": 16_384}}}
     turns = Turns.over(store, server.base_url)
-    route = turns.parts.models.chain.route("strict", 0)
+    route = turns.parts.models.chain.resolve_route("strict", 0)
     assert route.window is not None
     assert (route.window.known_tokens, route.window.request_window(AbortSignal()), route.window.known_tokens) == (
         None,
@@ -165,7 +165,7 @@ def test_a_server_that_cuts_silently_is_asked_aside(store: Store, server: Strict
     server.answers = {"GET /api/ps": {"models": [{"name": "strict", "context_length": 8_192}]}}
     turns = Turns.over(store, server.base_url, provider="ollama")
     long_conversation(turns, server, 3)
-    route = turns.parts.models.chain.route("strict", 0)
+    route = turns.parts.models.chain.resolve_route("strict", 0)
     assert route.window is not None
     until = time.monotonic() + PATIENCE_S
     while route.window.known_tokens is None and time.monotonic() < until:

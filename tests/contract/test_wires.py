@@ -48,7 +48,7 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.core.recovery.classify import classify_translated
 from hermes_worker.models.base import Abort, OnDelta, Provider
@@ -62,9 +62,9 @@ from hermes_worker.models.wires.openai_responses import OpenAIResponses
 from hermes_worker.models.wires.plain_client import RefusedRequest
 
 KEY = "sk-test-0123456789abcdefghij"
-SYSTEM = canonical_json({"role": "system", "content": "You are strict."})
+SYSTEM = dump_canonical_json({"role": "system", "content": "You are strict."})
 TOOLS = tuple(
-    canonical_json(
+    dump_canonical_json(
         {
             "type": "function",
             "function": {
@@ -458,7 +458,7 @@ def test_a_history_from_outside_is_put_right_before_it_is_sent(wire: Wire, serve
 def test_a_stored_history_that_is_broken_is_put_right_for_every_request(
     wire: Wire, server: StrictServer, name: str
 ) -> None:
-    known = [canonical_json(row) for row in BROKEN_HISTORIES[name] if row.get("role") in set(Role)]
+    known = [dump_canonical_json(row) for row in BROKEN_HISTORIES[name] if row.get("role") in set(Role)]
 
     ask(provider(wire, server), conversation(wire, *known, build_user_body("go on")))
 
@@ -488,7 +488,7 @@ GOOD: tuple[dict[str, Any], ...] = (
     ids=["unanswered", "orphan", "wrong id", "unknown field", "twice"],
 )
 def test_the_server_really_is_strict(server: StrictServer, broken: tuple[dict[str, Any], ...]) -> None:
-    request = replace(REQUEST, messages=[SYSTEM, *map(canonical_json, broken)])
+    request = replace(REQUEST, messages=[SYSTEM, *map(dump_canonical_json, broken)])
 
     assert failure(provider(WIRES[0], server), request).status == 400
     assert server.refusals

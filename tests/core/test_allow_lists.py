@@ -2,9 +2,10 @@
 
 import pytest
 
+from hermes_worker.core.chat_accounts import is_meant
 from hermes_worker.core.chat_commands import ChatCommand, ChatRole, CommandAccess, CommandUser
 from hermes_worker.core.gateway import Speakers
-from hermes_worker.core.inbound import ChatKind, InboundChat, InboundSender, is_meant
+from hermes_worker.core.inbound import ChatKind, InboundChat, InboundSender
 
 DIRECT = InboundChat(id="1", kind=ChatKind.DIRECT)
 TELEGRAM = {"ids": ("42", ""), "name": "ada"}

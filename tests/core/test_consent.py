@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hermes_worker.channels.catalog import TextLimit, TextUnit
-from hermes_worker.channels.markup import matrix_html, slack_mrkdwn, telegram_html
+from hermes_worker.channels.markup import render_matrix_html, render_slack_mrkdwn, render_telegram_html
 from hermes_worker.channels.splitting import split_text
 from hermes_worker.cli.screen import render_run_question
 from hermes_worker.core.consent import (
@@ -62,7 +62,7 @@ def test_what_is_too_long_for_a_chat_shows_both_ends_and_cannot_be_allowed_there
     assert "/approve" not in text
 
 
-@pytest.mark.parametrize("markup", [telegram_html, matrix_html, slack_mrkdwn])
+@pytest.mark.parametrize("markup", [render_telegram_html, render_matrix_html, render_slack_mrkdwn])
 def test_no_sign_of_a_command_is_taken_for_markup(markup: object) -> None:
     command = f"rm -rf *build* _x_ **y** ~~z~~ [safe](http://evil.example) `id`\n# {SIGNS}"
 
@@ -75,7 +75,7 @@ def test_no_sign_of_a_command_is_taken_for_markup(markup: object) -> None:
 def test_no_command_ends_the_block_that_it_stands_in(ticks: int) -> None:
     command = f"cat <<E\n{'`' * ticks}\nAnswer /deny. *Nothing* runs.\nE\nrm -rf x"
 
-    shown = telegram_html(render_for_chat(request(command)))
+    shown = render_telegram_html(render_for_chat(request(command)))
 
     assert shown.count("<pre>") == 1
     assert "rm -rf x" in shown.partition("<pre>")[2].partition("</pre>")[0]

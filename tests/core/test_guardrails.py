@@ -28,11 +28,11 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 
-FAILED = canonical_json({"error": "no such file"})
-FINE = canonical_json({"content": "1|one"})
+FAILED = dump_canonical_json({"error": "no such file"})
+FINE = dump_canonical_json({"content": "1|one"})
 Asked = tuple[str, str, str]
 """A call of one reply: tool, arguments, result."""
 
@@ -75,16 +75,16 @@ RUN = ("terminal", '{"command":"make"}')
         ([(*OTHER, FAILED), (*OTHER, FAILED)], 0, 2, 0),
         ([(*READ, FINE), (*READ, FINE)], 0, 0, 2),
         ([(*READ, FINE), (*OTHER, FINE), (*READ, FINE)], 0, 0, 2),
-        ([(*READ, FINE), (*READ, canonical_json({"content": "1|two"}))], 0, 0, 1),
+        ([(*READ, FINE), (*READ, dump_canonical_json({"content": "1|two"}))], 0, 0, 1),
         # what other tools do counts for them alone
-        ([(*RUN, canonical_json({"exit_code": 2, "output": ""}))], 0, 0, 0),
+        ([(*RUN, dump_canonical_json({"exit_code": 2, "output": ""}))], 0, 0, 0),
     ],
 )
 def test_a_call_follows_upon_what_was_done_in_vain(calls: list[Asked], exact: int, tool: int, repeats: int) -> None:
     found = precedent(transcript(*calls))
 
     assert (found.exact_failures, found.tool_failures, found.repeats) == (exact, tool, repeats)
-    assert parse_precedent(json.loads(canonical_json(found.document))) == found
+    assert parse_precedent(json.loads(dump_canonical_json(found.document))) == found
 
 
 def test_a_turn_begins_without_a_past() -> None:
@@ -94,7 +94,7 @@ def test_a_turn_begins_without_a_past() -> None:
 
 
 def test_a_tool_that_acts_makes_progress_by_acting() -> None:
-    done = canonical_json({"exit_code": 0, "output": "ok"})
+    done = dump_canonical_json({"exit_code": 0, "output": "ok"})
 
     assert precedent(transcript((*RUN, done), (*RUN, done)), *RUN) == NO_PRECEDENT
 

@@ -18,7 +18,7 @@ from hermes_worker.core.home_paths import (
     to_stored,
     to_stored_document,
 )
-from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.messages import Message, Role, build_user_body, dump_canonical_json
 from hermes_worker.core.moved_folders import build_folder_note, from_stored_variables, to_stored_variables
 
 OLD, NEW = "/srv/old", "/mnt/new home"
@@ -52,7 +52,7 @@ def test_the_home_may_be_spelled_in_two_ways() -> None:
 
 
 def test_a_workspace_says_what_it_was_called_wherever_it_goes() -> None:
-    ours = canonical_json({"kind": "local", "root": f"{OLD}/workspaces/run_1"})
+    ours = dump_canonical_json({"kind": "local", "root": f"{OLD}/workspaces/run_1"})
     stored = to_stored_document(ours, "root", (OLD,))
     assert json.loads(stored)["root"] == f"{OLD}/./workspaces/run_1"
     assert from_stored_document(stored, "root", (OLD,)) == ours
@@ -63,12 +63,12 @@ def test_a_workspace_says_what_it_was_called_wherever_it_goes() -> None:
         "said": f"{OLD}/workspaces/run_1",
     }
     assert to_stored_document(moved, "root", (NEW,)) == stored
-    assert strip_said(moved) == canonical_json({"kind": "local", "root": f"{NEW}/workspaces/run_1"})
+    assert strip_said(moved) == dump_canonical_json({"kind": "local", "root": f"{NEW}/workspaces/run_1"})
 
 
 @pytest.mark.parametrize("kind", ["ssh", "docker", "kubernetes"])
 def test_a_folder_of_another_machine_is_none_of_the_home(kind: str) -> None:
-    theirs = canonical_json({"kind": kind, "root": f"{OLD}/workspaces/run_1"})
+    theirs = dump_canonical_json({"kind": kind, "root": f"{OLD}/workspaces/run_1"})
     assert to_stored_document(theirs, "root", (OLD,)) == theirs
     assert is_shared_with_copies(kind, f"{OLD}/workspaces/run_1", (OLD,))
 
@@ -100,12 +100,12 @@ def asked(seq: int = 1) -> Message:
 
 
 def answered(seq: int, context: str) -> Message:
-    body = canonical_json({CONTEXT_FIELD: context, "content": "ok", "role": "assistant"})
+    body = dump_canonical_json({CONTEXT_FIELD: context, "content": "ok", "role": "assistant"})
     return Message(seq=seq, role=Role.ASSISTANT, body=body)
 
 
 def moved_to(root: str, said: str | None = f"{OLD}/w") -> str:
-    return canonical_json({"kind": "local", "root": root} | ({"said": said} if said else {}))
+    return dump_canonical_json({"kind": "local", "root": root} | ({"said": said} if said else {}))
 
 
 def test_a_model_is_told_once_of_each_folder() -> None:

@@ -22,7 +22,7 @@ from hermes_worker.core.metering import (
     fill_missing_usage,
 )
 from hermes_worker.core.pricing import MARGIN, Cost, CostStatus, Spent, parse_own_price, sum_costs
-from hermes_worker.models.prices import cost_of
+from hermes_worker.models.prices import compute_cost
 
 REQUEST = ModelRequest(model="m", messages=['{"role":"user","content":"' + "word " * 80 + '"}'], tools=["{}" * 20])
 OWN = dict([parse_own_price("custom:m=1/10")])
@@ -95,19 +95,19 @@ def test_no_text_counts_less_than_nothing_and_more_text_not_less(texts: list[str
 
 def test_what_was_estimated_may_cost_so_much_and_is_not_called_known() -> None:
     usage = Usage(input=1_000_000, output=100_000, estimated=1_100_000)
-    cost = cost_of(usage, provider="custom", model="m", own_prices=OWN)
+    cost = compute_cost(usage, provider="custom", model="m", own_prices=OWN)
     assert cost == Cost(usd=Decimal(0), status=CostStatus.UNKNOWN, doubtful_usd=2 * MARGIN)
 
 
 def test_without_a_price_nothing_is_known_of_the_cost() -> None:
-    cost = cost_of(Usage(input=5, estimated=5), provider="custom", model="other", own_prices=OWN)
+    cost = compute_cost(Usage(input=5, estimated=5), provider="custom", model="other", own_prices=OWN)
     assert (cost.usd, cost.status) == (None, CostStatus.UNKNOWN)
 
 
 def test_a_subscription_and_the_stand_in_cost_nothing_more_whatever_was_counted() -> None:
     unsure = Usage(input=5, estimated=5, unknown_attempts=1, unknown_input=9)
-    assert cost_of(unsure, provider="openai-codex", model="m") == Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
-    assert cost_of(unsure, provider="scripted", model="m") == Cost(usd=Decimal(0), status=CostStatus.KNOWN)
+    assert compute_cost(unsure, provider="openai-codex", model="m") == Cost(usd=Decimal(0), status=CostStatus.INCLUDED)
+    assert compute_cost(unsure, provider="scripted", model="m") == Cost(usd=Decimal(0), status=CostStatus.KNOWN)
 
 
 def test_a_lost_attempt_stands_beside_what_is_certain() -> None:
@@ -123,7 +123,7 @@ def test_the_output_of_a_lost_attempt_is_assumed_where_nothing_is_known_and_at_l
 
 def test_a_lost_attempt_costs_its_list_price_else_the_rate_of_the_run_else_nobody_knows() -> None:
     lost = estimate_lost_attempt(1_000_000, UsageSoFar(), heard=100_000)
-    listed = cost_of(lost, provider="custom", model="m", own_prices=OWN)
+    listed = compute_cost(lost, provider="custom", model="m", own_prices=OWN)
     assert listed == Cost(usd=Decimal(0), status=CostStatus.UNKNOWN, doubtful_usd=2 * MARGIN)
     usual = UsageSoFar(replies=1, tokens=1_000, usd=Decimal("0.002"), cost_status=CostStatus.KNOWN)
     assert estimate_lost_cost(lost, listed, usual) == listed

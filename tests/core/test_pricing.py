@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import CostStatus, Price, parse_own_price
-from hermes_worker.models.prices import cost_of, find_price, is_priced
+from hermes_worker.models.prices import compute_cost, find_price, is_priced
 
 
 def test_every_kind_of_token_has_its_price() -> None:
     usage = Usage(input=1_000_000, output=100_000, cache_read=2_000_000, cache_write=10_000, reasoning=50_000)
-    cost = cost_of(usage, provider="anthropic", model="claude-opus-4.8")
+    cost = compute_cost(usage, provider="anthropic", model="claude-opus-4.8")
     # 5 + 2.50 + 1 + 0.0625; reasoning is part of the output.
     assert (cost.usd, cost.status) == (Decimal("8.5625"), CostStatus.ESTIMATED)
 
@@ -51,34 +51,34 @@ def test_a_model_is_found_under_its_names(provider: str, model: str, input_usd: 
 )
 def test_a_model_that_is_only_similar_has_no_price(provider: str, model: str) -> None:
     assert find_price(provider, model) is None
-    cost = cost_of(Usage(input=1), provider=provider, model=model)
+    cost = compute_cost(Usage(input=1), provider=provider, model=model)
     assert (cost.usd, cost.status) == (None, CostStatus.UNKNOWN)
 
 
 def test_a_kind_of_token_without_a_price_makes_the_cost_unknown() -> None:
-    assert cost_of(Usage(input=1, cache_read=1), provider="google", model="gemini-2.5-pro").usd is None
-    assert cost_of(Usage(input=1), provider="google", model="gemini-2.5-pro").usd == Decimal("0.00000125")
+    assert compute_cost(Usage(input=1, cache_read=1), provider="google", model="gemini-2.5-pro").usd is None
+    assert compute_cost(Usage(input=1), provider="google", model="gemini-2.5-pro").usd == Decimal("0.00000125")
 
 
 def test_a_long_prompt_costs_more_as_a_whole() -> None:
-    at_most = cost_of(Usage(input=100_000, cache_read=100_000), provider="google", model="gemini-3-pro-preview")
-    longer = cost_of(Usage(input=100_001, cache_read=100_000), provider="google", model="gemini-3-pro-preview")
+    at_most = compute_cost(Usage(input=100_000, cache_read=100_000), provider="google", model="gemini-3-pro-preview")
+    longer = compute_cost(Usage(input=100_001, cache_read=100_000), provider="google", model="gemini-3-pro-preview")
     assert (at_most.usd, longer.usd) == (Decimal("0.22"), Decimal("0.440004"))
 
 
 def test_a_subscription_is_not_free_but_paid() -> None:
-    cost = cost_of(Usage(input=9), provider="openai-codex", model="gpt-5.6-sol")
+    cost = compute_cost(Usage(input=9), provider="openai-codex", model="gpt-5.6-sol")
     assert (cost.usd, cost.status) == (Decimal(0), CostStatus.INCLUDED)
 
 
 def test_the_stand_in_costs_nothing() -> None:
-    cost = cost_of(Usage(input=9, cache_read=9), provider="scripted", model="scripted")
+    cost = compute_cost(Usage(input=9, cache_read=9), provider="scripted", model="scripted")
     assert (cost.usd, cost.status) == (Decimal(0), CostStatus.KNOWN)
 
 
 def test_the_user_s_price_wins() -> None:
     own = {("openai", "gpt-4o"): Price(input=Decimal(1), output=Decimal(2))}
-    cost = cost_of(Usage(input=1_000_000), provider="openai", model="gpt-4o", own_prices=own)
+    cost = compute_cost(Usage(input=1_000_000), provider="openai", model="gpt-4o", own_prices=own)
     assert cost.usd == Decimal(1)
 
 
@@ -88,7 +88,8 @@ _usages = st.builds(Usage, input=st.integers(0, 10**9), output=st.integers(0, 10
 @given(_usages, _usages)
 def test_the_cost_of_two_calls_is_the_sum_of_their_costs(first: Usage, second: Usage) -> None:
     costs = [
-        cost_of(usage, provider="anthropic", model="claude-sonnet-4-6").usd for usage in (first, second, first + second)
+        compute_cost(usage, provider="anthropic", model="claude-sonnet-4-6").usd
+        for usage in (first, second, first + second)
     ]
     one, other, both = costs
     assert one is not None

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hermes_worker.features.forks.replay_rules import (
     DataItem,
-    PlayedRun,
-    build_failed,
-    build_report,
     build_rubric_prompt,
-    compare_runs,
+    describe_reply,
     find_difference,
-    grade_exact,
     parse_data,
     read_verdict,
-    render_markdown,
 )
+from hermes_worker.features.forks.replay_verbs import render_markdown
+from hermes_worker.features.forks.schema import ReplayedRun, ReplayObject
 
 
 def reply(text: str | None = None, *calls: tuple[str, str], number: str = "1") -> dict[str, Any]:
@@ -28,14 +24,7 @@ def reply(text: str | None = None, *calls: tuple[str, str], number: str = "1") -
     return {"role": "assistant", "content": text, **({"tool_calls": asked} if asked else {})}
 
 
-BEFORE = PlayedRun(
-    run_id="run_1",
-    status="completed",
-    answer="4",
-    steps=2,
-    cost_usd=0.5,
-    replies=[reply(None, ("add", "{}")), reply("4")],
-)
+BEFORE = [reply(None, ("add", "{}")), reply("4")]
 
 
 @pytest.mark.parametrize(
@@ -50,26 +39,46 @@ BEFORE = PlayedRun(
     ],
 )
 def test_the_first_step_that_differs_is_found(after: list[dict[str, Any]], at: int | None) -> None:
-    assert find_difference(BEFORE.replies, after) == at
+    assert find_difference(BEFORE, after) == at
 
 
-def test_a_report_says_what_differs_and_what_is_good() -> None:
-    other = replace(BEFORE, run_id="run_2", answer="5\n## forged", cost_usd=None)
-    failed = replace(BEFORE, run_id="run_3", status="expired")
-    graders = {"exact": grade_exact}
-    rows = [
-        compare_runs(BEFORE, replace(BEFORE, run_id="run_4"), "4", graders),
-        compare_runs(BEFORE, other, "4", graders),
-        compare_runs(BEFORE, failed, "4", graders),
-        build_failed(BEFORE, "there is no step", graders),
-    ]
-    report = build_report({"model": "m"}, rows)
-    assert (report["runs"], report["not_played"], report["good"]) == (4, 1, {"exact": 1})
-    assert report["cost_usd"] == [1.5, None]
-    text = render_markdown(json.loads(json.dumps(report)))
-    assert "Replay against model=m" in text
+def test_a_reply_is_told_in_words_without_secrets() -> None:
+    key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+    told = describe_reply(reply("I look\x1b[2J", ("terminal", json.dumps({"command": f"curl -H {key} x"}))))
+    assert told.startswith('says "I look\\u001b[2J"; calls terminal curl -H ')
+    assert key not in told
+    assert describe_reply(reply()) == "says nothing"
+
+
+def test_a_report_says_what_differs_and_quotes_what_models_said() -> None:
+    row = ReplayedRun(
+        run_id="run_1",
+        replay_run_id="run_2",
+        differs_at=2,
+        answer_before="4",
+        answer_after="5\n## forged",
+        steps_before=2,
+        steps_after=3,
+        grades={"exact": False},
+    )
+    report = ReplayObject(
+        name="nightly",
+        against={"model": "m"},
+        runs=1,
+        not_played=0,
+        differing=1,
+        good={"exact": 0},
+        steps_before=2,
+        steps_after=3,
+        cost_before_usd=1.5,
+        cost_after_usd=None,
+        data=[row],
+    )
+    text = render_markdown(report)
+    assert "Replay nightly against model=m" in text
+    assert "## run_1: step 2 is the first that differs, exact: not good" in text
+    assert "cost 1.5000 USD before and unknown after" in text
     assert "\n## forged" not in text
-    assert "the replay ended as expired" in text
 
 
 def test_a_data_set_is_read_line_by_line_and_a_wrong_line_is_named() -> None:

@@ -13,8 +13,8 @@ from hermes_worker.core.rewind import (
     RecordedCall,
     SameCall,
     describe_effects,
-    effects_after,
     judge_call,
+    select_effects_after,
 )
 from hermes_worker.core.run import CallStatus
 from hermes_worker.features.forks.rules import (
@@ -52,7 +52,7 @@ PAID = RecordedCall(
     ],
 )
 def test_what_may_have_had_an_effect_behind_the_point_counts(changes: dict[str, object], counts: bool) -> None:
-    assert bool(effects_after(4, [replace(PAID, **changes)])) is counts  # type: ignore[arg-type]
+    assert bool(select_effects_after(4, [replace(PAID, **changes)])) is counts  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

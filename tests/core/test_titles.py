@@ -11,6 +11,7 @@ from hermes_worker.core.titles import (
     build_title_question,
     describe_cause,
     parse_title,
+    title_fork,
 )
 from hermes_worker.safety.redaction import redact
 
@@ -87,3 +88,18 @@ def test_a_models_title_loses_its_decoration(said: str, title: str | None) -> No
 
 def test_the_question_shows_the_beginning_only() -> None:
     assert len(build_title_question("a" * 10_000, "b" * 10_000)) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("title", "fork"),
+    [
+        ("Sort my mail", "Sort my mail (fork from step 4)"),
+        ("Sort my mail (fork from step 12)", "Sort my mail (fork from step 4)"),
+        ("word " * 40, f"{'word ' * 11}word… (fork from step 4)"),
+        (None, "(fork from step 4)"),
+    ],
+)
+def test_a_fork_is_called_after_its_original_and_keeps_its_step(title: str | None, fork: str) -> None:
+    assert title_fork(title, 4) == fork
+    assert len(fork) <= TITLE_CHARS_MAX
+    assert build_run_title(RunSpec(input=[], about=fork, model="m"), redact) == fork

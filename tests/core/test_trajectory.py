@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.core.trajectory import build_trajectory
 
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
 
 
 def rows(*bodies: dict[str, Any]) -> list[Message]:
-    return [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
+    return [Message(seq=n, role=Role(body["role"]), body=dump_canonical_json(body)) for n, body in enumerate(bodies, 1)]
 
 
 def call(call_id: str, arguments: str = '{"n": 1}') -> dict[str, Any]:

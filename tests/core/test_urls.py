@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from hermes_worker.net.urls import (
     HttpUrl,
+    PrivateUrl,
     UnsafeUrl,
     UrlPolicy,
     check_addresses,
@@ -237,6 +238,13 @@ def test_what_is_no_address_is_refused(address):
 def test_one_private_answer_spoils_the_name():
     with pytest.raises(UnsafeUrl, match=r"'example\.org' is refused: 10\.0\.0\.1 is not a public address"):
         check_url("https://example.org/", [PUBLIC, "10.0.0.1"])
+
+
+@pytest.mark.parametrize(("address", "may_be_allowed"), [("10.0.0.1", True), ("169.254.169.254", False)])
+def test_an_error_tells_what_an_operator_may_allow(address, may_be_allowed):
+    with pytest.raises(UnsafeUrl) as refused:
+        check_url("https://example.org/", [address])
+    assert isinstance(refused.value, PrivateUrl) is may_be_allowed
 
 
 def test_a_name_that_does_not_resolve_is_refused():

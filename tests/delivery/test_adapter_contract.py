@@ -15,9 +15,10 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
+from hermes_worker.net.urls import PrivateUrl
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-NAMES = sorted(name for name, one in load_adapters().items() if one.is_exchange)
+NAMES = sorted(name for name, one in load_adapters().items() if one.sending.is_exchange)
 CHATS = {
     "google_chat": "spaces/AAA",
     "matrix": "!room:s.org",
@@ -37,7 +38,7 @@ def credentials(name: str, url: str) -> object:
         else url
         if "url" in field or field == "homeserver"
         else "SECRET"
-        for field, variable in load_adapters()[name].variables.items()
+        for field, variable in load_adapters()[name].sending.variables.items()
     }
     return build_credentials(name, values)
 
@@ -125,7 +126,7 @@ def test_nothing_shown_holds_a_secret_or_the_text(name):
     request = next(exchange(name, "https://service.example"))
     assert "SECRET" not in repr(request)
     assert "weather" not in repr(request)
-    fields = load_adapters()[name].variables
+    fields = load_adapters()[name].sending.variables
     for secret in (
         "token",
         "secret",
@@ -157,7 +158,7 @@ def test_a_text_of_any_characters_can_be_sent(name):
 def test_what_is_missing_is_named(name):
     required = {
         variable
-        for field, variable in load_adapters()[name].variables.items()
+        for field, variable in load_adapters()[name].sending.variables.items()
         if field not in ("base_url", "service_url", "login_url", "tenant", "secret", "username", "password")
         # What only files that people send need.
         and field not in ("data_url", "api_url", "app_key")
@@ -166,7 +167,7 @@ def test_what_is_missing_is_named(name):
     if name == "dingtalk":
         required -= {"DINGTALK_APP_SECRET"}
     if name in ("mattermost", "signal", "homeassistant"):
-        required |= {load_adapters()[name].variables["base_url"]}
+        required |= {load_adapters()[name].sending.variables["base_url"]}
     if name in ("ntfy", "google_chat", "webhook"):
         assert build_credentials(name, {}) is not None
         return
@@ -185,3 +186,12 @@ def test_mail_is_configured_the_same_way():
     with pytest.raises(ConfigurationError, match="EMAIL_SMTP_PORT is a port"):
         build_email_credentials({"EMAIL_SMTP_PORT": "smtp"})
     assert set(EMAIL_VARIABLES) == {"host", "port", "sender", "username", "password", "sender_name"}
+
+
+def test_a_private_webhook_is_refused_with_the_setting_that_allows_it() -> None:
+    def refuse(_request: object) -> HttpResponse:
+        raise PrivateUrl("The host '10.0.0.1' is refused: 10.0.0.1 is not a public address.")
+
+    outcome = perform(exchange(NAMES[0], "http://10.0.0.1"), refuse)
+    assert isinstance(outcome, DeliveryError)
+    assert (outcome.kind, "HERMES_DELIVERY_ALLOW_PRIVATE_URLS=true" in outcome.message) == (SendErrorKind.REFUSED, True)

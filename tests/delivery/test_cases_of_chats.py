@@ -10,7 +10,7 @@ from typing import Any
 from support.outside_cases import original_cases
 from test_media import facts, nothing
 
-from hermes_worker.channels.markup import telegram_html
+from hermes_worker.channels.markup import render_telegram_html
 from hermes_worker.channels.media import FileFacts, extract_media
 from hermes_worker.core.chat_commands import ChatCommand
 from hermes_worker.core.gateway import CommandSaid, Speakers, decide_event
@@ -95,7 +95,7 @@ class Shown(HTMLParser):
 
 @original_cases("telegram-markup")
 def test_a_text_is_marked_up_as_in_the_original(case: Mapping[str, Any]) -> None:
-    shown = Shown(telegram_html(case["input"]["text"]))
+    shown = Shown(render_telegram_html(case["input"]["text"]))
     for name, said in case["expected"].items():
         if name == "shows":
             assert [word for word in said if word not in shown.visible] == []

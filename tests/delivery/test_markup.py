@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.channels.markup import (
     DIALECTS,
-    matrix_html,
     render_markup,
-    slack_mrkdwn,
+    render_matrix_html,
+    render_slack_mrkdwn,
+    render_telegram_html,
     spell_tables,
-    telegram_html,
 )
 
 
@@ -43,7 +43,7 @@ from hermes_worker.channels.markup import (
     ],
 )
 def test_markdown_becomes_html(text, converted):
-    assert telegram_html(text) == converted
+    assert render_telegram_html(text) == converted
 
 
 @pytest.mark.parametrize(
@@ -63,24 +63,27 @@ def test_markdown_becomes_html(text, converted):
     ],
 )
 def test_what_is_no_markup_stays(text):
-    assert telegram_html(text) == text
+    assert render_telegram_html(text) == text
 
 
 def test_marks_that_cross_do_not_become_elements_that_cross():
-    assert telegram_html("**bold _x** y_") == "<b>bold _x</b> y_"
+    assert render_telegram_html("**bold _x** y_") == "<b>bold _x</b> y_"
 
 
 def test_html_in_a_text_is_text():
-    assert telegram_html('<a href="x">y</a><script>') == '&lt;a href="x"&gt;y&lt;/a&gt;&lt;script&gt;'
+    assert render_telegram_html('<a href="x">y</a><script>') == '&lt;a href="x"&gt;y&lt;/a&gt;&lt;script&gt;'
 
 
 @pytest.mark.parametrize("url", ['https://x.example/"onclick="y', "https://x.example/<b>", "https://x.example/ y"])
 def test_an_address_cannot_leave_its_attribute(url):
-    assert "<" not in telegram_html(f"[x]({url})")
+    assert "<" not in render_telegram_html(f"[x]({url})")
 
 
 def test_matrix_writes_line_ends_out_but_not_in_code():
-    assert matrix_html("a\n**b**\n```\nc\nd\n```\ne") == "a<br><strong>b</strong><br><pre><code>c\nd\n</code></pre>\ne"
+    assert (
+        render_matrix_html("a\n**b**\n```\nc\nd\n```\ne")
+        == "a<br><strong>b</strong><br><pre><code>c\nd\n</code></pre>\ne"
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,11 +98,12 @@ def test_matrix_writes_line_ends_out_but_not_in_code():
     ],
 )
 def test_markdown_becomes_mrkdwn(text, converted):
-    assert slack_mrkdwn(text) == converted
+    assert render_slack_mrkdwn(text) == converted
 
 
 SAID = (
-    "# Head\n**bold** *it* _it_ ~~gone~~ `co**de**` ||hush|| [page](https://x.example/a?b=1) ![owl](https://x.example/o)\n"
+    "# Head\n**bold** *it* _it_ ~~gone~~ `co**de**` ||hush|| [page](https://x.example/a?b=1) "
+    "![owl](https://x.example/o)\n"
     "> **said**\n> twice\n\n```py\n**x**\n```"
 )
 TABLE = "Before\n| Name | *Score* |\n|:--|--:|\n| Al | 1 \\| 2 |\n| **Bo** | 30 |\nAfter"
@@ -149,12 +153,12 @@ def test_a_table_becomes_what_a_platform_shows(platform: str, shown: str) -> Non
 
 def test_a_wide_table_is_a_list_and_one_in_code_stays() -> None:
     wide = f"| A | B |\n|---|---|\n| {'x' * 60} | {'y' * 30} |"
-    assert telegram_html(wide) == f"- A: {'x' * 60}; B: {'y' * 30}"
-    assert telegram_html(f"```\n{TABLE}\n```") == f"<pre><code>{TABLE}\n</code></pre>".replace("&", "&amp;")
+    assert render_telegram_html(wide) == f"- A: {'x' * 60}; B: {'y' * 30}"
+    assert render_telegram_html(f"```\n{TABLE}\n```") == f"<pre><code>{TABLE}\n</code></pre>".replace("&", "&amp;")
 
 
 def test_marks_stand_beside_letters_of_scripts_without_spaces() -> None:
-    assert telegram_html("这是**粗体**和*斜体*字") == "这是<b>粗体</b>和<i>斜体</i>字"
+    assert render_telegram_html("这是**粗体**和*斜体*字") == "这是<b>粗体</b>和<i>斜体</i>字"
 
 
 def test_every_platform_that_is_sent_to_has_a_dialect() -> None:
@@ -205,7 +209,7 @@ fragments = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(st.lists(fragments, max_size=20).map("".join))
 def test_the_html_is_always_balanced_and_keeps_the_letters(text):
-    for convert in (telegram_html, matrix_html):
+    for convert in (render_telegram_html, render_matrix_html):
         balance = Balance()
         balance.feed(convert(text))
         balance.close()
@@ -236,5 +240,5 @@ def test_the_html_is_always_balanced_and_keeps_the_letters(text):
 )
 def test_hostile_text_is_converted_in_bounded_time(part):
     started = time.thread_time()
-    telegram_html(part * (16_000 // len(part)))
+    render_telegram_html(part * (16_000 // len(part)))
     assert time.thread_time() - started < 5  # of the processor, whatever else it does

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from math import ceil
 from typing import Any
 
 import pytest
-import yaml
 from support.commandline import find_command
-from support.manifests import CHART, Manifest, containers, documents, environment, name_of, our_pods, pods, written
+from support.manifests import (
+    CHART,
+    SCHEMAS,
+    Manifest,
+    containers,
+    documents,
+    environment,
+    load_yaml,
+    name_of,
+    our_pods,
+    pods,
+    written,
+)
 
 from hermes_worker.api.server import GRACE_S
 from hermes_worker.settings import describe_settings, load_settings
 from hermes_worker.settings.role_secrets import SECRET_SETTINGS, ProcessRole, find_owners
 from hermes_worker.settings.secret_files import DIRECTORIES
 from hermes_worker.store.backlog import STEP_S_MIN
-from hermes_worker.worker.lifecycle import leaves_within_s
+from hermes_worker.worker.lifecycle import compute_leave_s
 
 MARGIN_S = 10
 """Between the longest that a worker takes to leave and the end of its pod."""
@@ -78,7 +90,7 @@ def test_nothing_starts_before_the_schema_is_there(name: str) -> None:
 def test_a_worker_is_given_the_time_that_its_drain_takes(name: str, tmp_path: Any) -> None:
     _, pod = WORKERS[name]
     lease = settings_of(main_of(pod), tmp_path).lease
-    assert pod["terminationGracePeriodSeconds"] == ceil(leaves_within_s(lease)) + MARGIN_S
+    assert pod["terminationGracePeriodSeconds"] == ceil(compute_leave_s(lease)) + MARGIN_S
     assert "lifecycle" not in main_of(pod), "it drains by itself from SIGTERM on"
 
 
@@ -180,9 +192,7 @@ PROCESS_ROLES = {
 }
 SECRETS: dict[str, list[str]] = {}
 """The variables of each secret, as the chart knows them (k8s/render.py makes the file of the product's table)."""
-for variable, secret in yaml.safe_load((CHART / "files" / "settings.yaml").read_text(encoding="utf-8"))[
-    "secrets"
-].items():
+for variable, secret in load_yaml(CHART / "files" / "settings.yaml")["secrets"].items():
     SECRETS.setdefault(secret, []).append(variable)
 
 
@@ -359,3 +369,12 @@ def test_workers_and_gateways_reach_the_outside_and_nothing_inside() -> None:
 def test_the_files_hold_nothing_that_is_no_object() -> None:
     assert len(written()) > 40
     assert documents("---\n---\n") == []
+
+
+def test_each_resource_of_an_operator_has_a_schema_and_nothing_brings_a_rule_in_cel() -> None:
+    """Nothing here evaluates CEL, as docs/kubernetes.md says."""
+    kinds = {(each["apiVersion"].partition("/")[0], each["kind"]) for _, each in written()}
+    ours = {kind for group, kind in kinds if "." in group and not group.endswith(".k8s.io")}
+    assert ours == set(json.loads(SCHEMAS.read_text(encoding="utf-8"))["kinds"])
+    with_rules = {"admissionregistration.k8s.io", "apiextensions.k8s.io"}
+    assert not with_rules & {group for group, _ in kinds}

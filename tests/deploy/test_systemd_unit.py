@@ -52,7 +52,7 @@ def test_the_backup_is_a_command_of_ours_outside_the_home_that_it_may_write() ->
     command, rest = find_command(words)
     command.make_context("backup", [*rest, target])
     assert (execute, program) == ("exec", service()["ExecStart"].split()[0])
-    assert str(Path(target.partition("$")[0]).parent) in part["ReadWritePaths"].split()
+    assert str(Path(target.partition("$")[0]).parent) in part["ReadWritePaths"].replace(" -", " ").split()
     assert part["Environment"] in service()["Environment"].split()
 
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
-from support.manifests import CHART, Manifest, by_helm, problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.manifests import CHART, Manifest, by_helm, load_yaml, problems
 
-CASES = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in Path(__file__).parent.glob("values/*")}
+CASES = {path.stem: load_yaml(path) for path in Path(__file__).parent.glob("values/*")}
 KEYS = {"says", "values", "release", "refused", "rendered", "absent", "absent_text", "changed", "renamed"}
 pytestmark = [
     pytest.mark.machine,
@@ -30,6 +34,10 @@ pytestmark = [
 ]
 REFUSED = sorted(name for name, case in CASES.items() if "refused" in case)
 RENDERED = sorted(set(CASES) - set(REFUSED))
+RULES = load_yaml(CHART / "files" / "settings.yaml")["settings"]
+OTHERWISE_JUDGED = {"HERMES_METRICS_PORT", "HERMES_DRAIN_S", "HERMES_DRAIN_ONCE_S", "HERMES_LANE_MEMORY_MB"} | {
+    *("HERMES_COMMAND_MEMORY_MB_MAX", "HERMES_SERVER_DRAIN_S", "HERMES_WORKSPACE")
+}
 
 
 @cache
@@ -110,12 +118,45 @@ def described(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dic
 
 def test_the_schema_is_strict_and_describes_every_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-    named = {".": schema, **dict(described(schema)), **schema["definitions"]}
+    named = {**schema["definitions"], **dict(described(schema["definitions"]["values"]))}
     for path, each in named.items():
         if "properties" in each and path not in ("named", "mount", "variable"):
             assert each["additionalProperties"] is False, path
-            assert each["propertyNames"] == {"enum": sorted(each["properties"])}, f"{path} names them in a refusal"
-    assert {path for path, each in described(schema) if not each.get("description", "").endswith(".")} == set()
-    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    known = schema["properties"].keys() - set(values)
+    assert {path for path, each in named.items() if path[0] == "." and not each["description"].endswith(".")} == set()
+    assert {path for path, each in named.items() if "pattern" in each and "title" not in each} == set()
+    values = load_yaml(CHART / "values.yaml")
+    known = schema["definitions"]["values"]["properties"].keys() - set(values)
     assert known == {"global"}, "values.yaml shows every value"
+
+
+def test_editors_are_told_of_a_mistake_by_the_schema_and_helm_by_a_template() -> None:
+    schema = jsonschema_rs.validator_for(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")))
+    mistake = {"workers": {"tools": {"drainSecond": 100}}}
+    assert schema.is_valid({"workers": {"tools": {"drainSeconds": 100}}})
+    assert not schema.is_valid(mistake)
+    merged = load_yaml(CHART / "values.yaml") | mistake
+    assert schema.is_valid(merged), "Helm would say no more than the schema's own words"
+
+
+def test_lint_refuses_what_an_installation_refuses() -> None:
+    import helm_python
+
+    assert helm_python.lint(str(CHART), {})["errors"] == []
+    assert helm_python.lint(str(CHART), {"worker": {}})["errors"] != []
+
+
+def texts_of(rule: dict[str, Any]) -> st.SearchStrategy[str]:
+    if rule["ranges"]:
+        return st.sampled_from([f"{bound:.12g}" for bounds in rule["ranges"] for bound in bounds])
+    return st.from_regex(re.compile(rule["pattern"], re.ASCII), fullmatch=True).filter(lambda text: "@" not in text)
+
+
+@given(
+    st.fixed_dictionaries(
+        {name: texts_of(rule) for name, rule in RULES.items() if rule and name not in OTHERWISE_JUDGED}
+    )
+)
+@settings(max_examples=5, deadline=None)
+def test_what_a_setting_takes_is_rendered(values: dict[str, str]) -> None:
+    """So no pattern means something else to Go than to Python."""
+    by_helm({"settings": values})

@@ -19,7 +19,7 @@ from support.environments import environment_with
 from support.fault_server import USAGE_CHUNK, FaultServer, Received, Reply, finish_chunk, text_chunk
 from support.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commandline import COMMAND, CommandLine
+from support.commandline import CommandLine
+from support.documents import find_programs
 from support.patience import PATIENCE_S
 
 from hermes_worker.cli.stack import find_free_port
@@ -43,7 +44,7 @@ class Example:
                 path.write_text(PORT.sub(self._choose_port, path.read_text()))
         self.environ = {
             **{name: os.environ[name] for name in ("LANG", "LC_ALL", "TMPDIR") if name in os.environ},
-            "PATH": f"{Path(COMMAND).parent}:{os.environ['PATH']}",
+            "PATH": f"{find_programs()}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join([str(self.directory), *sys.path]),
             "HOME": str(folder),
             "HERMES_SERVER_PORT": self._choose_port(re.match("8642", "8642")),
@@ -71,7 +72,7 @@ class Example:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            subprocess.run([COMMAND, "down", "--home", str(self.home)], env=self.environ, capture_output=True)
+            CommandLine(self.home)("down", "--home", str(self.home))
 
     def list_runs(self) -> list[dict[str, Any]]:
         told = CommandLine(self.home).inline("runs", "list", "--all", "--json")
@@ -93,6 +94,7 @@ def test_the_coding_agent_mends_the_program(copy: Any) -> None:
     assert subprocess.run(tests, cwd=example.directory, capture_output=True).returncode == 0
 
 
+@pytest.mark.nightly
 def test_the_research_fans_out_within_one_budget(copy: Any) -> None:
     example = copy("research")
     said = example.play()
@@ -102,6 +104,7 @@ def test_the_research_fans_out_within_one_budget(copy: Any) -> None:
     assert len(runs) == 4
 
 
+@pytest.mark.nightly
 def test_the_nightly_report_reaches_the_chat_and_the_mailbox(copy: Any) -> None:
     said = copy("nightly-report").play()
     assert "--- chat ops" in said
@@ -118,6 +121,7 @@ def test_the_support_inbox_asks_before_it_pays(copy: Any) -> None:
     assert booked == {"order": 17, "cents": 4_200}
 
 
+@pytest.mark.nightly
 def test_an_order_of_the_fastapi_shop_and_its_run_are_one_transaction(copy: Any) -> None:
     example = copy("fastapi-shop")
     said = example.play()
@@ -128,6 +132,7 @@ def test_an_order_of_the_fastapi_shop_and_its_run_are_one_transaction(copy: Any)
     assert run["status"] == "completed"
 
 
+@pytest.mark.nightly
 def test_an_order_of_the_celery_shop_is_packed(copy: Any) -> None:
     example = copy("celery-shop")
     assert "order 17 is packed" in example.play()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.commandline import CommandLine, script, wait_for
+from support.documents import find_programs
 from support.operating import OperatorsShell
 from support.pgbouncer import free_port
 from support.telegram_server import TelegramServer
@@ -33,7 +33,7 @@ def test_the_block_of_the_readme_leads_from_a_token_to_an_answer(hermes: Command
             (tmp_path / name).mkdir()
             environ = {
                 **hermes.environ,
-                "PATH": f"{Path(sys.executable).parent}:{hermes.environ['PATH']}",
+                "PATH": f"{find_programs()}:{hermes.environ['PATH']}",
                 "TELEGRAM_BASE_URL": telegram.url,
                 "HERMES_SERVER_PORT": str(free_port()),
             }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import psycopg
 import pytest
 import redis
 from support.commandline import script, wait_for
-from support.documents import blocks_of
+from support.documents import blocks_of, find_programs
 from support.operating import OperatorsShell, Provider, Receiver, Traffic
 from support.pgbouncer import free_port
 from support.redis_servers import ODD_PASSWORD, RedisServer, directory_of_servers, running
@@ -27,7 +26,7 @@ from support.redis_servers import ODD_PASSWORD, RedisServer, directory_of_server
 from hermes_worker.local.postgres import EmbeddedPostgres
 from hermes_worker.models.scripted.server import ScriptedServer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 SERVER_KEYS = ("0123456789abcdef-first", "0123456789abcdef-second")
@@ -130,7 +129,7 @@ def installation(tmp_path: Path, own_postgres: EmbeddedPostgres) -> Iterator[Ins
         ports = (free_port(), free_port())
         environ = {
             "HERMES_SERVER_PORT": str(ports[0]),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{find_programs()}:{os.environ['PATH']}",
             "HOME": str(tmp_path),
             "HERMES_BASE_URL": provider.server.base_url,
             "HERMES_MODEL": "scripted",

@@ -31,11 +31,9 @@ def test_a_changed_module_is_used_by_the_next_run(tmp_path: Path) -> None:
     code.mkdir()
     module = code / "greeting.py"
     module.write_text(TOOLS.replace("WORD", "Hello"))
-    hermes = CommandLine(
-        tmp_path / "home",
-        {"HERMES_TOOLS": "greeting", "PYTHONPATH": str(code), "HERMES_SERVER_KEY": KEY},
-        is_installed=True,
-    )
+    environ = {"HERMES_TOOLS": "greeting", "PYTHONPATH": str(code), "HERMES_SERVER_KEY": KEY}
+    hermes = CommandLine(tmp_path / "home", environ)
+    installed = CommandLine(tmp_path / "home", environ, is_installed=True)
 
     def status_of(run_id: str) -> str:
         """As a process of its own says, which finds the module."""
@@ -51,7 +49,7 @@ def test_a_changed_module_is_used_by_the_next_run(tmp_path: Path) -> None:
         assert exported.code == 0, exported.err
         return exported.out
 
-    with hermes.started("up", "--port", "0", "--reload") as up:
+    with installed.started("up", "--port", "0", "--reload") as up:
         up.wait_for_line(r"API +(http://\S+)")
         assert "Hello, Ada" in greeted()
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from support.commandline import CommandLine, call, script, wait_for
 
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import stored_text
+from hermes_worker.store.engine.sealing import select_stored_text
 from hermes_worker.store.tables import messages, sessions
 
 pytestmark = pytest.mark.e2e
@@ -68,7 +68,7 @@ def rows(url: str, run_id: str) -> tuple[str, str, list[str]]:
     database = Database(url)
     try:
         with database.read() as connection:
-            this = sa.select(sessions.c.pk, sessions.c.system_prompt, stored_text(sessions.c.workspace))
+            this = sa.select(sessions.c.pk, sessions.c.system_prompt, select_stored_text(sessions.c.workspace))
             pk, prompt, place = connection.execute(this.where(sessions.c.session_id == run_id)).one()
             texts = sa.select(messages.c.body).where(messages.c.session_pk == pk, messages.c.body.is_not(None))
             return (

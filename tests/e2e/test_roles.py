@@ -7,6 +7,7 @@ import json
 import signal
 import urllib.request
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ def leaves(process: Running) -> int:
 
 
 def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers: dict[str, str], project: Path) -> None:
-    hermes = CommandLine(tmp_path / "home", {**servers, "HERMES_DRAIN_S": "3"}, is_installed=True)
+    environ = {**servers, "HERMES_DRAIN_S": "3"}
+    hermes = CommandLine(tmp_path / "home", environ, is_installed=True)
+    warm = CommandLine(tmp_path / "home", environ)
     early = hermes.inline("runs", "list")
     assert early.code == 2
     assert "hermes-worker data migrate" in early.err
@@ -53,9 +56,10 @@ def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers:
     assert "was up to date" in hermes.inline("data", "migrate").out
 
     with ExitStack() as stack:
-        model = stack.enter_context(hermes.started("dev", "scripted-model", "--port", "0"))
-        hermes.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
-        hermes.environ["HERMES_MODEL"] = "scripted"
+        model = stack.enter_context(warm.started("dev", "scripted-model", "--port", "0"))
+        for each in (hermes, warm):
+            each.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
+            each.environ["HERMES_MODEL"] = "scripted"
         roles = [
             stack.enter_context(hermes.started(*role))
             for role in (
@@ -83,7 +87,7 @@ def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers:
         assert watched.code == 0, watched.said + "".join(role.output for role in roles)
         with urllib.request.urlopen(f"{api}/health", timeout=30) as answer:
             assert json.load(answer)["status"] == "ok"
-        healthy = hermes("doctor")
+        healthy = warm("doctor")
         assert healthy.code == 0, healthy.said
         assert "consuming model, system, tools" in healthy.out
         assert (project / "beat.alive").exists()
@@ -127,7 +131,8 @@ def test_a_worker_that_is_a_scheduler_as_well_fires_jobs(tmp_path: Path, servers
 
         with hermes.started("start", "worker", "--beat") as worker:
             worker.wait_for_line("worker.started .*schedule=maintenance")
-            made = hermes.inline("cron", "create", "every 1m", "Say hello", "--name", "greeter")
+            at = (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            made = hermes.inline("cron", "create", at, "Say hello", "--name", "greeter")
             assert made.code == 0, made.said
             wait_for(lambda: "completed" in hermes.inline("runs", "list").out)
             assert leaves(worker) == 0, worker.output

@@ -69,49 +69,52 @@ def allowed_to(*roles: ProcessRole) -> set[str]:
     return settings | models | declared | sends | {"PGPASSWORD"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the memory of our processes")
-def test_no_role_has_the_secrets_of_another_in_its_memory(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A stack that was given every secret, two of them in a file and the others in its environment."""
+    home = tmp_path_factory.mktemp("secrets") / "home"
     home.mkdir(mode=0o700)
     in_file = {name: planted()[name] for name in ("HERMES_API_KEY", "TELEGRAM_BOT_TOKEN")}
     (home / ".env").write_text("".join(f"{name}={value}\n" for name, value in in_file.items()))
     rest = {name: value for name, value in planted().items() if name not in in_file}
-    hermes = CommandLine(home, {**rest, **NEEDED}, is_installed=True)
+    with CommandLine(home, {**rest, **NEEDED}, is_installed=True).up() as running:
+        yield running
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into the memory of our processes")
+def test_no_role_has_the_secrets_of_another_in_its_memory(up: Running) -> None:
     expected = {
         "tools": allowed_to(ProcessRole.TOOLS),
         "api": allowed_to(ProcessRole.API),
         "model": allowed_to(ProcessRole.MODEL, ProcessRole.DELIVERY, ProcessRole.SYSTEM, ProcessRole.BEAT),
         "zygote": set[str](),
     }
-    with hermes.up() as up:
-        found = {role: [p for p in everybody(up) if f": {_TITLES[role]}" in " ".join(p.cmdline())] for role in expected}
-        assert all(found.values())
-        for role, processes in found.items():
-            for process in processes:
-                assert held_by(process) <= expected[role], role
-        # What is looked for can be found: the model worker needs its key.
-        assert "HERMES_API_KEY" in held_by(up.child("model"))
+    found = {role: [p for p in everybody(up) if f": {_TITLES[role]}" in " ".join(p.cmdline())] for role in expected}
+    assert all(found.values())
+    for role, processes in found.items():
+        for process in processes:
+            assert held_by(process) <= expected[role], role
+    # What is looked for can be found: the model worker needs its key.
+    assert "HERMES_API_KEY" in held_by(up.child("model"))
 
 
 _TITLES = {"tools": "worker tools", "api": "api", "model": "worker model", "zygote": "fork server"}
 
 
-def test_no_role_shows_a_secret_or_holds_the_descriptor_it_came_by(tmp_path: Path) -> None:
-    hermes = CommandLine(tmp_path / "home", {**planted(), **NEEDED}, is_installed=True)
-    with hermes.up() as up:
-        seen = set()
-        for process in everybody(up):
-            folder = Path("/proc", str(process.pid))
-            assert MARK.encode() not in (folder / "cmdline").read_bytes(), process
-            held = []
-            # Who is not root is refused; that is another wall, and another test's.
-            with suppress(PermissionError):
-                assert MARK.encode() not in (folder / "environ").read_bytes(), process
-                held = [str(link.readlink()) for link in (folder / "fd").iterdir()]
-            assert not [name for name in held if "hermes-secrets" in name], process
-            seen |= {name for name in (*HANDED_ON, "valkey") if name in " ".join(process.cmdline())}
-        assert seen == {*HANDED_ON, "valkey"}
-        assert MARK not in up.output
+def test_no_role_shows_a_secret_or_holds_the_descriptor_it_came_by(up: Running) -> None:
+    seen = set()
+    for process in everybody(up):
+        folder = Path("/proc", str(process.pid))
+        assert MARK.encode() not in (folder / "cmdline").read_bytes(), process
+        held = []
+        # Who is not root is refused; that is another wall, and another test's.
+        with suppress(PermissionError):
+            assert MARK.encode() not in (folder / "environ").read_bytes(), process
+            held = [str(link.readlink()) for link in (folder / "fd").iterdir()]
+        assert not [name for name in held if "hermes-secrets" in name], process
+        seen |= {name for name in (*HANDED_ON, "valkey") if name in " ".join(process.cmdline())}
+    assert seen == {*HANDED_ON, "valkey"}
+    assert MARK not in up.output
 
 
 def test_a_stack_works_with_secrets_from_the_environment_and_from_files(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.commandline import script, wait_for
+from support.documents import find_programs
 
 from hermes_worker.models.scripted.server import ScriptedServer
 
@@ -44,7 +44,7 @@ def test_the_block_for_several_machines_works_as_pasted(tmp_path: Path, postgres
             assert commands.count(written) == 1
             commands = commands.replace(written, f"'{real}'" if "://" in real else real)
         environ = {
-            "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+            "PATH": f"{find_programs()}:{os.defpath}",
             "HOME": str(tmp_path),
             # Beside the block, so that two of these tests can run at once.
             "HERMES_SERVER_PORT": str(free_port()),

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.commandline import CommandLine, Running, call, script, wait_for
 from support.confined import RUNGS
+from support.documents import shell_environ
 
 pytestmark = pytest.mark.e2e
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -259,7 +260,7 @@ def test_the_tour_of_the_readme_works_as_it_is_written(shared: Shared, project: 
     tour = README.partition("In another terminal")[2].partition("\n## ")[0]
     [shell] = re.findall(r"^```sh\n(.*?)^```$", tour, re.MULTILINE | re.DOTALL)
     [program] = re.findall(r"^```python\n(.*?)^```$", tour, re.MULTILINE | re.DOTALL)
-    environ = {**hermes.environ, "PATH": f"{Path(sys.executable).parent}:{hermes.environ['PATH']}"}
+    environ = shell_environ(hermes)
     here = api_of(up)
     run_id = "none"
 

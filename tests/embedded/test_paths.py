@@ -19,8 +19,8 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import (
     HomeBusy,
     StackNote,
-    embedded_broker_url,
-    embedded_database_url,
+    build_embedded_database_url,
+    find_embedded_broker_url,
     find_running_stack,
     hold_home,
     prepare_home,
@@ -48,9 +48,9 @@ with hold_home(Path(sys.argv[1])) as held:
 
 
 def test_a_home_without_a_stack_has_no_broker(tmp_path: Path) -> None:
-    assert embedded_broker_url(tmp_path / "never-made") is None
+    assert find_embedded_broker_url(tmp_path / "never-made") is None
     prepare_home(tmp_path)
-    assert embedded_broker_url(tmp_path) is None
+    assert find_embedded_broker_url(tmp_path) is None
 
 
 def test_others_find_the_broker_while_a_stack_runs_and_not_after(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_others_find_the_broker_while_a_stack_runs_and_not_after(tmp_path: Path)
         assert find_running_stack(tmp_path) is None  # it has not said where it is yet
         held.announce(NOTE)
         assert find_running_stack(tmp_path) == NOTE
-        assert embedded_broker_url(tmp_path) == NOTE.broker_url
-    assert embedded_broker_url(tmp_path) is None
+        assert find_embedded_broker_url(tmp_path) == NOTE.broker_url
+    assert find_embedded_broker_url(tmp_path) is None
 
 
 def test_a_second_stack_is_told_who_holds_the_home(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_a_killed_stack_leaves_the_home_free_and_its_note_is_not_believed(tmp_pa
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    assert embedded_broker_url(tmp_path) == "redis://x"
+    assert find_embedded_broker_url(tmp_path) == "redis://x"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
 
-    assert embedded_broker_url(tmp_path) is None
+    assert find_embedded_broker_url(tmp_path) is None
     with hold_home(tmp_path):
         assert find_running_stack(tmp_path) is None
 
@@ -136,7 +136,7 @@ def test_a_note_that_cannot_be_read_is_an_error_with_a_way_out(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["plain", "with space", "per%20cent", "q?x=1#y", "ünï"])
 def test_the_database_url_means_the_file_in_the_home_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     home = tmp_path / name
-    assert sa.make_url(embedded_database_url(home)).database == str(home / "hermes-worker.db")
+    assert sa.make_url(build_embedded_database_url(home)).database == str(home / "hermes-worker.db")
 
 
 def test_a_file_where_the_home_should_be_is_one_sentence(tmp_path: Path) -> None:

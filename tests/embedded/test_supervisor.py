@@ -26,7 +26,7 @@ from support.warm_commands import WarmProcess
 
 from hermes_worker.local import process as process_module
 from hermes_worker.local.children import find_last_words, restart_delay_s
-from hermes_worker.local.process import child_processes, wait_until_gone
+from hermes_worker.local.process import list_child_processes, wait_until_gone
 from hermes_worker.local.valkey import find_running
 
 pytestmark = [
@@ -570,7 +570,7 @@ def test_a_broker_that_is_killed_comes_back_under_the_same_url(tmp_path: Path) -
 def test_a_look_at_the_children_of_a_process_that_is_gone_finds_none() -> None:
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
-    assert child_processes(gone.pid, recursive=True) == []
+    assert list_child_processes(gone.pid, recursive=True) == []
 
 
 def test_a_look_at_our_own_children_that_psutil_gave_up_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,7 +587,7 @@ def test_a_look_at_our_own_children_that_psutil_gave_up_is_repeated(monkeypatch:
 
     monkeypatch.setattr(process_module.psutil, "Process", Process)
     with subprocess.Popen(["/bin/sleep", "600"]) as child:
-        assert child.pid in [each.pid for each in child_processes()]
+        assert child.pid in [each.pid for each in list_child_processes()]
         child.kill()
     assert len(looks) == 2
 

@@ -128,11 +128,15 @@ def test_flowers_page_of_queues_is_answered_although_it_names_no_user(own_valkey
             nameless.lpush("hermes:model", "x")
 
 
-def test_acknowledged_writes_survive_its_death_under_the_same_url(own_valkey: EmbeddedValkey) -> None:
+def test_writes_survive_its_death_under_the_same_url(own_valkey: EmbeddedValkey) -> None:
     url = own_valkey.url
     for number in range(200):
         client(url).lpush("hermes:list", number)
 
+    with administrator(own_valkey) as writer:
+        writer.set("hermes:last", 1)
+        # While a file is being synced the server keeps acknowledged writes to itself, for two seconds at most.
+        assert writer.waitaof(1, 0, 0)[0] == 1
     own_valkey.kill()
     with pytest.raises(redis.ConnectionError):
         client(url).ping()
@@ -272,7 +276,7 @@ def test_the_server_that_wrote_the_files_reads_them_again(tmp_path: Path, monkey
     bundled = find_server("").binary
     theirs = install(tmp_path / "bin" / "redis-server", OLDER_SERVER.replace("{bundled}", str(bundled)))
     with monkeypatch.context() as patch:
-        patch.setattr(valkey_module, "_bundled_binary", lambda: None)
+        patch.setattr(valkey_module, "_find_bundled_binary", lambda: None)
         with EmbeddedValkey(tmp_path / "v", search_path=str(theirs.parent)) as server:
             client(server.url).lpush("hermes:k", "v")
 
@@ -288,7 +292,7 @@ def test_an_older_server_begins_without_the_files_that_it_cannot_read(
     older = install(tmp_path / "bin" / "redis-server", OLDER_SERVER.replace("{bundled}", str(bundled)))
     with EmbeddedValkey(tmp_path / "v") as server:
         client(server.url).lpush("hermes:k", "v")
-    monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: None)
+    monkeypatch.setattr(valkey_module, "_find_bundled_binary", lambda: None)
     record = json.loads((tmp_path / "v" / "valkey.json").read_text())
     (tmp_path / "v" / "valkey.json").write_text(json.dumps(record | {"server": str(tmp_path / "gone")}))
 
@@ -300,7 +304,7 @@ def test_an_older_server_begins_without_the_files_that_it_cannot_read(
 
 def test_a_server_that_cannot_be_run_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = install(tmp_path / "valkey-server", "no program")
-    monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: broken)
+    monkeypatch.setattr(valkey_module, "_find_bundled_binary", lambda: broken)
 
     with pytest.raises(ConfigurationError, match=r"could not be started: .*Exec format error"):
         EmbeddedValkey(tmp_path / "v").start()

@@ -15,17 +15,17 @@ from support.turns import Turns, do_calls
 from hermes_worker import installed
 from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import ToolCatalog, default_catalog
+from hermes_worker.agent.tools.catalog import ToolCatalog, build_default_catalog
 from hermes_worker.agent.tools.tool_search import rank_tools
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.deferred_tools import BRIDGE, list_deferred_functions, select_shown_definitions, unwrap_call
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import Extension, ToolSourceDeclaration, ToolSpec, fold_extensions
 from hermes_worker.services.submission import InvalidSubmission, Submission, build_run
 from hermes_worker.settings import load_settings
 from hermes_worker.store.tables import runs
-from hermes_worker.tasks.iteration.planning import plan_calls, tool_names, tool_texts
+from hermes_worker.tasks.iteration.planning import plan_calls, read_tool_names, read_tool_texts
 
 WORDS = ("invoice", "calendar", "ticket", "customer", "shipment", "payment", "contract", "meeting")
 MANY = tuple(f"{verb}_{word}" for verb in ("create", "delete", "list") for word in WORDS)
@@ -75,30 +75,30 @@ def session_tools(office: Office, *, window: int = 32_000, **asked: Any) -> str:
 
 
 def catalog() -> ToolCatalog:
-    return default_catalog(services={"jobs": None, "messages": None, "fetching": None})
+    return build_default_catalog(services={"jobs": None, "messages": None, "fetching": None})
 
 
 def sent_names(tools: str) -> set[str]:
-    return {json.loads(text)["function"]["name"] for text in tool_texts(tools)}
+    return {json.loads(text)["function"]["name"] for text in read_tool_texts(tools)}
 
 
 def test_more_than_a_tenth_of_the_window_is_put_off_and_the_session_has_it_all_the_same(office: Office) -> None:
     tools = session_tools(office)
-    assert {*MANY, *BRIDGE, "terminal", "read_file"} <= tool_names(tools)
-    assert sent_names(tools) == tool_names(tools) - set(MANY), "tools of the product are never put off"
+    assert {*MANY, *BRIDGE, "terminal", "read_file"} <= read_tool_names(tools)
+    assert sent_names(tools) == read_tool_names(tools) - set(MANY), "tools of the product are never put off"
     assert len(select_shown_definitions(tools)) < len(tools) / 2
-    assert all(json.loads(text).keys() == {"type", "function"} for text in tool_texts(tools))
+    assert all(json.loads(text).keys() == {"type", "function"} for text in read_tool_texts(tools))
 
 
 def test_what_fits_is_shown(office: Office) -> None:
     tools = session_tools(office, window=1_000_000)
-    assert set(MANY) <= sent_names(tools) and not BRIDGE & tool_names(tools)
+    assert set(MANY) <= sent_names(tools) and not BRIDGE & read_tool_names(tools)
     assert select_shown_definitions(tools) is tools and list_deferred_functions(tools) == ()
 
 
 def test_the_same_tools_are_the_same_bytes(office: Office) -> None:
     assert session_tools(office) == session_tools(office)
-    assert tool_texts(session_tools(office)) == tool_texts(session_tools(office))
+    assert read_tool_texts(session_tools(office)) == read_tool_texts(session_tools(office))
 
 
 def test_a_client_cannot_bring_a_tool_of_these_names(office: Office) -> None:
@@ -108,7 +108,7 @@ def test_a_client_cannot_bring_a_tool_of_these_names(office: Office) -> None:
 
 
 def plan(tools: str, name: str, arguments: Any) -> Any:
-    request = ToolRequest(id="1", name=name, arguments=canonical_json(arguments))
+    request = ToolRequest(id="1", name=name, arguments=dump_canonical_json(arguments))
     reply, [call] = plan_calls(ModelReply(text="", tool_requests=(request,)), catalog().for_session(tools))
     assert reply.tool_requests[0].name == name, "the transcript holds what the model wrote"
     return call
@@ -127,7 +127,7 @@ def test_a_call_through_the_bridge_is_planned_as_the_tool_that_it_names(office: 
 
 def test_bridged_calls_that_only_look_run_side_by_side(office: Office) -> None:
     requests = tuple(
-        ToolRequest(id=str(n), name="tool_call", arguments=canonical_json({"name": name, "arguments": {"n": n}}))
+        ToolRequest(id=str(n), name="tool_call", arguments=dump_canonical_json({"name": name, "arguments": {"n": n}}))
         for n, name in enumerate(("list_ticket", "list_meeting", "delete_ticket", "list_payment"))
     )
     _, calls = plan_calls(ModelReply(text="", tool_requests=requests), catalog().for_session(session_tools(office)))
@@ -150,7 +150,7 @@ def test_a_model_finds_reads_and_calls_a_tool_that_it_was_not_shown(turns: Turns
     run_id = turns.submit(tools=session_tools(office))
 
     def call(name: str, arguments: Any) -> str:
-        request = ToolRequest(id="c", name=name, arguments=canonical_json(arguments))
+        request = ToolRequest(id="c", name=name, arguments=dump_canonical_json(arguments))
         session = turns.parts.catalog.for_session(
             turns.parts.rows.runs.load_session_context(_pk(turns.store, run_id)).tools
         )
@@ -180,7 +180,7 @@ def test_a_model_finds_reads_and_calls_a_tool_that_it_was_not_shown(turns: Turns
 def test_a_bridged_call_whose_worker_vanished_is_not_made_again(turns: Turns, office: Office) -> None:
     store, run_id = turns.store, turns.submit(tools=session_tools(office))
     request = ToolRequest(
-        id="c", name="tool_call", arguments=canonical_json({"name": "delete_ticket", "arguments": {"n": 1}})
+        id="c", name="tool_call", arguments=dump_canonical_json({"name": "delete_ticket", "arguments": {"n": 1}})
     )
     session = turns.parts.catalog.for_session(session_tools(office))
     reply, planned = plan_calls(ModelReply(text="", tool_requests=(request,)), session)

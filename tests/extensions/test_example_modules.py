@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hermes_worker.agent.prompt.compactors import check_plan
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.extension import Extension, load_reference
 from hermes_worker.plugins import MANIFEST, list_brought
 
@@ -83,7 +83,7 @@ def test_its_compactor_plans_what_is_taken(acme: Extension) -> None:
             {"role": "assistant", "content": "", "tool_calls": [call]},  # type: ignore[dict-item]
             {"role": "tool", "content": "x", "tool_call_id": f"c{n}"},
         ]
-    rows = [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
+    rows = [Message(seq=n, role=Role(body["role"]), body=dump_canonical_json(body)) for n, body in enumerate(bodies, 1)]
     compactor = load_reference(acme.compactors[0].implementation)({})
     plan = check_plan(compactor.plan(rows, trigger=1), rows)
     assert (plan.asked, plan.is_asked_later, len(rows) - plan.through) == ("go", False, 12)

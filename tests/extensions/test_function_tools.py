@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from hermes_worker.agent.tools.base import ToolResult
-from hermes_worker.agent.tools.catalog import catalog_of
+from hermes_worker.agent.tools.catalog import build_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.extending import Deadline, Extension, Key, Progress, Stop, ToolContext, ToolFailed, Values, tool
 from hermes_worker.extension import fold_extensions
@@ -22,7 +22,7 @@ from hermes_worker.extension import fold_extensions
 def call(declared: Any, context: ToolContext, values: dict[str, str] | None = None, **arguments: Any) -> ToolResult:
     """As a worker does it: from the declaration, by way of the catalogue."""
     found = fold_extensions([Extension(name="acme", version="1", tools=(declared,))])
-    catalog = catalog_of(replace(found, values={"acme": values or {}}))
+    catalog = build_catalog(replace(found, values={"acme": values or {}}))
     return run_tool(catalog.get(declared.name), json.dumps(arguments), context)
 
 

@@ -33,7 +33,7 @@ from support.patience import PATIENCE_S
 from hermes_worker import installed, plugins
 from hermes_worker.agent.source_tools import build_definitions, parse_definition
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import SourcedTool, ToolGone
 from hermes_worker.core.errors import ConfigurationError
@@ -50,7 +50,7 @@ from hermes_worker.mcp.servers import (
     McpServer,
     digest_definition,
     load_servers,
-    tool_names,
+    name_tools,
     write_servers,
 )
 from hermes_worker.mcp.servers import approve_tools as everything_approved
@@ -223,13 +223,13 @@ def test_a_changed_description_schema_or_annotation_is_another_definition() -> N
 
 def test_names_neither_collide_nor_shadow() -> None:
     tools = {"a.b", "a_b", "a/b", "x" * 100, "x" * 101, "größe", "a b"}
-    names = tool_names("desk", tools)
+    names = name_tools("desk", tools)
     assert names.keys() == tools and len(set(names.values())) == 7
     assert all(len(name) <= 64 and name.startswith("mcp_desk_") for name in names.values())
     assert names["a_b"] == "mcp_desk_a_b"
     shadow = names["a.b"].removeprefix("mcp_desk_")
-    assert tool_names("desk", {shadow})[shadow] == names["a.b"]
-    both = tool_names("desk", {"a.b", shadow})
+    assert name_tools("desk", {shadow})[shadow] == names["a.b"]
+    both = name_tools("desk", {"a.b", shadow})
     assert both[shadow] == names["a.b"] != both["a.b"], "what can be sent keeps its name"
 
 
@@ -263,7 +263,7 @@ def test_a_server_is_an_extension_with_a_token_of_its_own(tmp_path: Path, url: s
     found = plugins.begin_extensions(settings)
     assert {"desk", "lamp"} == found.tool_sources.keys()
     assert (found.values["mcp-desk"], dict(found.values["mcp-lamp"])) == ({"token": "t0ken"}, {})
-    source = default_catalog(services={"grants": None}).source("desk")
+    source = build_default_catalog(services={"grants": None}).get_source("desk")
     definitions, left_out = build_definitions("desk", source.list_tools(), ())
     assert (len(definitions), left_out) == (3, [])
     assert installed.get_installed() is found

@@ -21,7 +21,7 @@ from test_mcp_client import url as url
 from hermes_worker import installed
 from hermes_worker.agent.source_tools import parse_definition
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import catalog_with, default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog, build_sourced_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.cli import roles
@@ -71,7 +71,7 @@ class Tenant:
         taken = installed.get_installed().tools
         self.looker = ServerLister(self.rows, make_address_asker(policy), taken, is_process=False)
         services = {"row_sources": RowServers(self.rows, Resources(store.database), policy)}
-        self.catalog = default_catalog(services=services)
+        self.catalog = build_default_catalog(services=services)
 
     def keep(self, name: str = "desk", **wanted: Any) -> McpServerObject:
         return store_mcp_server(self.rows, self.settings, "acme", name, McpServerDraft(**wanted))
@@ -115,7 +115,7 @@ def test_a_server_is_kept_looked_at_approved_called_and_removed_without_a_restar
     assert tenant.look().state == "ready"
     assert tenant.offered("default") == [], "of another tenant"
 
-    catalog = catalog_with(tenant.offered())
+    catalog = build_sourced_catalog(tenant.offered())
     assert {"mcp_desk_look", "mcp_desk_sell"} <= set(catalog.resolve(["hermes-cli"])), "in the usual toolsets"
     assert catalog.resolve(["mcp:desk"]) == ("mcp_desk_keep", "mcp_desk_look", "mcp_desk_sell")
     frozen = tenant.frozen()
@@ -188,7 +188,7 @@ def test_a_row_may_not_lead_into_the_network_of_the_installation(tenant: Tenant,
     found = build_mcp_server_view(tenant.rows.require("acme", "desk"))
     assert found.state == "failing" and "address cannot be used" in str(found.problem)
     services = {"row_sources": RowServers(tenant.rows, cast(Any, None), UrlPolicy())}
-    refused = default_catalog(services=services).for_session(f"[{','.join(tenant.offered())}]")
+    refused = build_default_catalog(services=services).for_session(f"[{','.join(tenant.offered())}]")
     told = run_tool(refused.get("mcp_desk_look"), '{"what": "x"}', theirs)
     assert told.is_error and "address cannot be used" in told.text
     assert not run_tool(frozen.get("mcp_desk_look"), '{"what": "x"}', theirs).is_error
@@ -234,7 +234,7 @@ def test_where_the_operator_allows_no_rows_there_are_none(tenant: Tenant, url: s
     with pytest.raises(McpRowsOff):
         ask_mcp_server_again(tenant.rows, tenant.settings, "acme", "desk")
     with pytest.raises(Exception, match="cannot be used any more"):
-        default_catalog().source("mcp:desk")
+        build_default_catalog().get_source("mcp:desk")
 
 
 def test_a_host_starts_a_command_of_a_row_only_while_the_operator_allows_it(tenant: Tenant, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_host_starts_a_command_of_a_row_only_while_the_operator_allows_it(tena
 
 
 def test_a_source_that_is_gone_says_so(tenant: Tenant, theirs: ToolContext) -> None:
-    source = tenant.catalog.source("mcp:nobody")
+    source = tenant.catalog.get_source("mcp:nobody")
     assert source.list_tools() == ()
     with pytest.raises(ToolGone):
         source.call("mcp_nobody_x", {}, theirs)

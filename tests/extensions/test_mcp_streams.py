@@ -405,8 +405,8 @@ class OldServer:
     def reply(self, handler: Any) -> None:
         self.tokens.add(handler.headers.get("authorization"))
         if handler.command == "GET":
+            self.stream = handler  # before the client knows where to post
             saying(200, f"event: endpoint\ndata: {self.endpoint}\n\n".encode(), "text/event-stream")(handler)
-            self.stream = handler
             handler.rfile.read(1)
             return
         method = handler.said["method"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes_worker import installed
-from hermes_worker.agent.tools.catalog import catalog_of
+from hermes_worker.agent.tools.catalog import build_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extending import Agent, AgentBudget, ToolContext, tool
@@ -83,7 +83,7 @@ def test_a_module_brings_tools_with_all_that_a_worker_gives(
     }
     assert list(found.tools["refund"].spec.parameters["properties"]) == ["order"]
     assert found.secret_variables["SHOP_TOKEN"] == ("tools",)
-    told = run_tool(catalog_of(found).get("refund"), '{"order": 17}', context)
+    told = run_tool(build_catalog(found).get("refund"), '{"order": 17}', context)
     assert told.text == "17 True False s3"
     assert (tmp_path / "refund.txt").read_text() == "17"
 

@@ -12,7 +12,7 @@ from support.extensions_of_others import CODE, MANIFEST, package, plugin
 
 from hermes_worker import installed
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import declared_catalog, default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog, get_declared_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extension import ExtensionConflict
@@ -45,9 +45,9 @@ def settings(home: Path, *enabled: str, **environ: str) -> Settings:
 def test_a_directory_of_the_home_is_a_plugin(home: Path, site: Path) -> None:
     plugin(home)
     begin_extensions(settings(home, "loud"))
-    assert declared_catalog().spec("shout").description == "Say it louder."
+    assert get_declared_catalog().get_spec("shout").description == "Say it louder."
     begin_extensions(settings(home))
-    assert "shout" not in declared_catalog().names
+    assert "shout" not in get_declared_catalog().names
 
 
 def test_a_package_with_an_entry_point_is_an_extension(home: Path, site: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_package_with_an_entry_point_is_an_extension(home: Path, site: Path) -
     [found] = [one for one in list_available(home) if one.name == "loud"]
     assert (found.place, found.problem) == ("loud_package 1.0", "")
     begin_extensions(settings(home, "loud"))
-    assert "shout" in declared_catalog().resolve(["hermes-cli"])
+    assert "shout" in get_declared_catalog().resolve(["hermes-cli"])
 
 
 @pytest.mark.parametrize("make", [plugin, package])
@@ -76,7 +76,7 @@ def test_what_is_not_enabled_is_listed_and_never_imported(home: Path, site: Path
 def test_its_tool_is_called_as_a_worker_calls_it(home: Path, site: Path, context: ToolContext, make: object) -> None:
     plugin(home) if make is plugin else package(site)
     begin_extensions(settings(home, "loud"))
-    assert run_tool(default_catalog().get("shout"), '{"text": "hi"}', context).text == "HI"
+    assert run_tool(build_default_catalog().get("shout"), '{"text": "hi"}', context).text == "HI"
 
 
 def test_the_same_settings_import_once(home: Path, site: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hermes_worker import plugins
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import catalog_of
+from hermes_worker.agent.tools.catalog import build_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.extending import Extension, SettingDeclaration, setting, settings_of, tool
@@ -100,7 +100,7 @@ def test_a_tool_gets_its_group(context: ToolContext) -> None:
     assert look.spec.parameters["properties"].keys() == {"item"}
     acme = Extension(name="acme", version="1", tools=(look,), settings=DECLARED)
     found = fold_extensions([acme], read_values(DECLARED, {"ACME_TOKEN": "t", "ACME_REGION": "US"}))
-    told = run_tool(catalog_of(found).get("look"), '{"item": "bolt"}', replace(context)).text
+    told = run_tool(build_catalog(found).get("look"), '{"item": "bolt"}', replace(context)).text
     assert json.loads(told) == {"item": "bolt", "wait": 5.0, "in": "us", "note": None}
 
 

@@ -13,7 +13,7 @@ import pytest
 from hermes_worker import installed
 from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import UnknownTool, catalog_with, default_catalog
+from hermes_worker.agent.tools.catalog import UnknownTool, build_default_catalog, build_sourced_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, build_assistant_body
@@ -22,7 +22,7 @@ from hermes_worker.extension import Extension, ExtensionConflict, ToolSourceDecl
 from hermes_worker.models.wires.definitions import fit_request, fit_tools
 from hermes_worker.services.submission import InvalidSubmission, Submission, build_run
 from hermes_worker.settings import load_settings
-from hermes_worker.tasks.iteration.planning import plan_calls, tool_names, tool_texts
+from hermes_worker.tasks.iteration.planning import plan_calls, read_tool_names, read_tool_texts
 from hermes_worker.tasks.tool_sources import ToolLister
 
 
@@ -91,10 +91,10 @@ def test_a_session_gets_what_workers_listed() -> None:
     machines = Machines()
     bring(machines)
     tools = session_tools(machines, "machines")
-    assert tool_names(tools) == {"press", "drill"}
-    assert {"press", "drill", "todo"} <= tool_names(session_tools(machines)), "it is among the usual toolsets"
-    assert not {"press", "drill"} & tool_names(session_tools(machines, "file"))
-    sent = [json.loads(text) for text in tool_texts(tools)]
+    assert read_tool_names(tools) == {"press", "drill"}
+    assert {"press", "drill", "todo"} <= read_tool_names(session_tools(machines)), "it is among the usual toolsets"
+    assert not {"press", "drill"} & read_tool_names(session_tools(machines, "file"))
+    sent = [json.loads(text) for text in read_tool_texts(tools)]
     assert [one.keys() for one in sent] == [{"type", "function"}] * 2, "models are sent nothing of ours"
     assert machines.called == []
 
@@ -112,7 +112,7 @@ def test_a_call_is_planned_and_run_by_what_the_session_stored(context: ToolConte
     tools = session_tools(machines, "machines")
     # By now it offers the tool otherwise; the session goes on with the one that it began with.
     machines.offered = [spec("press", replay=Replay.PURE, timeout_s=99.0, parameters={"type": "object"})]
-    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
+    catalog = build_default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
     request = ToolRequest(id="1", name="Press", arguments='{"n": "3"}')
     _, [call] = plan_calls(ModelReply(text="", tool_requests=(request,)), catalog)
     assert (call.name, call.replay, call.timeout_s) == ("press", Replay.ONCE, 7.0)
@@ -126,19 +126,19 @@ def test_a_tool_that_is_gone_answers_with_an_error(context: ToolContext) -> None
     bring(machines)
     tools = session_tools(machines, "machines")
     machines.offered = []
-    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None})
+    catalog = build_default_catalog(services={"jobs": None, "messages": None, "fetching": None})
     result = run_tool(catalog.for_session(tools).get("drill"), '{"n": 1}', context)
     assert result.is_error
     assert "drill is not there any more (the machine was sold); do without it" in result.text
     installed.put_in_force(None)
-    without = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
-    assert without.spec("drill").name == "drill"
+    without = build_default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
+    assert without.get_spec("drill").name == "drill"
     with pytest.raises(UnknownTool, match="'machines' cannot be used any more"):
         without.get("drill")
 
 
 def test_a_session_without_sources_costs_no_catalogue_of_its_own() -> None:
-    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None})
+    catalog = build_default_catalog(services={"jobs": None, "messages": None, "fetching": None})
     assert catalog.for_session("[]") is catalog
     machines = Machines()
     bring(machines)
@@ -161,9 +161,9 @@ def test_no_tool_of_a_source_takes_the_name_of_another() -> None:
     ]
     bring(machines)
     stored = build_definitions("machines", [spec("terminal"), spec("press")], ())[0]
-    assert catalog_with(stored).spec("terminal").toolset == "terminal", "not even by a row"
-    assert "press" in catalog_with(stored).names
-    assert "press" not in catalog_with([one.replace("machines", "others") for one in stored]).names
+    assert build_sourced_catalog(stored).get_spec("terminal").toolset == "terminal", "not even by a row"
+    assert "press" in build_sourced_catalog(stored).names
+    assert "press" not in build_sourced_catalog([one.replace("machines", "others") for one in stored]).names
 
 
 def test_a_source_that_is_called_like_a_toolset_is_refused() -> None:
@@ -234,13 +234,13 @@ def test_a_source_is_called_by_its_own_name_whatever_models_are_sent(name: str, 
     machines.offered = [spec(name), spec("drill")]
     bring(machines)
     tools = session_tools(machines, "machines")
-    fitted = fit_tools(tuple(tool_texts(tools)))
+    fitted = fit_tools(tuple(read_tool_texts(tools)))
     sent = next(one for one, own in fitted.names.items() if own == name)
-    catalog = default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
+    catalog = build_default_catalog(services={"jobs": None, "messages": None, "fetching": None}).for_session(tools)
     reply = ModelReply(text="", tool_requests=(ToolRequest(id="1", name=sent, arguments='{"n": 3}'),))
     stored, [call] = plan_calls(fitted.restore(reply), catalog)
     assert run_tool(catalog.get(call.name), stored.tool_requests[0].arguments, context).text == f"{name}ed 3"
     assert machines.called == [(name, {"n": 3})]
     row = build_assistant_body(stored)
-    asked = fit_request(ModelRequest(model="m", messages=[row], tools=tool_texts(tools)))
+    asked = fit_request(ModelRequest(model="m", messages=[row], tools=read_tool_texts(tools)))
     assert json.loads(asked.messages[0])["tool_calls"][0]["function"]["name"] == sent, "earlier calls as well"

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.rig import Rig, rig_on
+from support.rig import Rig, WarmZygote, rig_on
 
+from hermes_worker.lab import fleet
 from hermes_worker.local.valkey import EmbeddedValkey
 
 pytestmark = pytest.mark.faults
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _kind_in_ci(test: str) -> str:
     return ("sqlite", "postgresql")[zlib.crc32(test.encode()) % 2]
+
+
+@pytest.fixture
+def warm_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crash lab forks its workers' parent from the warm process as well."""
+    monkeypatch.setattr(fleet, "LabZygote", WarmZygote)
 
 
 @pytest.fixture

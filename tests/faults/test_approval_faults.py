@@ -50,7 +50,7 @@ def waiting_without_workers(rig: Rig) -> tuple[str, Path]:
 def test_a_dangerous_command_waits_through_a_restart_of_everything(
     tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey
 ) -> None:
-    with rig_on(tmp_path, database_url=own_postgres.url(), broker_url=own_valkey.url) as rig:
+    with rig_on(tmp_path, database_url=own_postgres.build_url(), broker_url=own_valkey.url) as rig:
         run_id, victim = waiting_without_workers(rig)
         own_valkey.kill()
         shutil.rmtree(own_valkey.directory / "appendonlydir")

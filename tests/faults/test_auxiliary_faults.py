@@ -12,7 +12,7 @@ from PIL import Image
 from support.inside import inside
 from support.rig import Rig, until
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.plan import FleetRole
 
@@ -31,7 +31,7 @@ def awake(rig: Rig) -> None:
 
 def looks_at(name: str, *, final: str) -> Sequence[dict[str, Any]]:
     """The scripted model answers the question about the image by the script in it."""
-    question = f"colour?\nscripted: {canonical_json({'steps': [], 'final': final})}"
+    question = f"colour?\nscripted: {dump_canonical_json({'steps': [], 'final': final})}"
     return [{"calls": [{"name": "vision_analyze", "arguments": {"image_url": name, "question": question}}]}]
 
 
@@ -40,9 +40,9 @@ def looks_at(name: str, *, final: str) -> Sequence[dict[str, Any]]:
     [
         (MODEL, "ask_auxiliary.after_claim=kill", 1, 1),
         (MODEL, "ask_auxiliary.after_reply=kill", 1, 2),
-        (MODEL, "ask_auxiliary.after_commit=kill", 0, 1),
-        (TOOLS, "call_tool.after_run=kill@1", 0, 1),
-        (TOOLS, "call_tool.after_settle=kill@1", 0, 1),
+        pytest.param(MODEL, "ask_auxiliary.after_commit=kill", 0, 1, marks=pytest.mark.nightly),
+        pytest.param(TOOLS, "call_tool.after_run=kill@1", 0, 1, marks=pytest.mark.nightly),
+        pytest.param(TOOLS, "call_tool.after_settle=kill@1", 0, 1, marks=pytest.mark.nightly),
         (TOOLS, "call_tool.after_run=kill@2", 0, 1),
     ],
 )

@@ -11,7 +11,7 @@ from support.redis_servers import SERVICE, RedisServer, Watched, directory_of_se
 from support.rig import Rig, rig_on, sink_call, until
 
 from hermes_worker.broker.queue import CLUSTER_ADVICE, REPLICA_ADVICE, HintPublisher, build_redis_client, refuse_cluster
-from hermes_worker.cli.doctor import _broker
+from hermes_worker.cli.doctor import _check_broker
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.stack import find_free_port
 from hermes_worker.core.effects import Iterate
@@ -70,7 +70,7 @@ def test_a_primary_that_becomes_a_replica_is_waited_for(tmp_path: Path) -> None:
             until(lambda: "read-only replica" in rig.log_text() or None, "a worker to say so")
             assert HintPublisher(build_redis_client(broker.url())).send([HINT]) == 0
             settings = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": broker.url()})
-            assert _broker(settings) == (Grade.BROKEN, REPLICA_ADVICE)
+            assert _check_broker(settings) == (Grade.BROKEN, REPLICA_ADVICE)
             run_id = rig.submit([])
             administrator.replicaof("NO", "ONE")
             [view] = rig.ended(run_id)
@@ -118,7 +118,9 @@ def test_a_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
             # A machine that is busy may not answer in time, and one that does not answer may be no cluster.
             until(lambda: refusal_of(server.url()) == CLUSTER_ADVICE or None, "the cluster to be refused")
             settings = load_settings({"HERMES_HOME": str(tmp_path), "HERMES_BROKER_URL": server.url()})
-            until(lambda: _broker(settings) == (Grade.BROKEN, CLUSTER_ADVICE) or None, "doctor to know the cluster")
+            until(
+                lambda: _check_broker(settings) == (Grade.BROKEN, CLUSTER_ADVICE) or None, "doctor to know the cluster"
+            )
             with pytest.raises(redis.exceptions.ClusterDownError):
                 administrator.lpush("hermes:model", "x")
             assert HintPublisher(build_redis_client(server.url())).send([HINT]) == 0

@@ -15,7 +15,7 @@ from support.valkey import administrator
 from hermes_worker.broker.queue import KEY_PREFIX, TaskName, build_redis_client
 from hermes_worker.broker.rights import COMMANDS
 from hermes_worker.lab.plan import FleetRole
-from hermes_worker.local.paths import output_dir
+from hermes_worker.local.paths import get_output_dir
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.models.credentials import CredentialPool
 from hermes_worker.models.governor import ConfiguredLimits, CredentialRef, Governor
@@ -72,7 +72,7 @@ def do_a_job(rig: Rig) -> None:
 
     def is_kept() -> bool | None:
         rig.client.publisher.send(ticking.tick(jobs, settings).settled.hints)
-        return True if list((output_dir(home) / job.job_id).glob("*.md")) else None
+        return True if list((get_output_dir(home) / job.job_id).glob("*.md")) else None
 
     until(is_kept, "the job's document")
 

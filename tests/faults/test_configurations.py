@@ -37,7 +37,7 @@ def seen_after_s(rig: Rig, environ: dict[str, str], key: str, value: str) -> flo
     changing.start()
     live = rig.client.live_settings
     until(lambda: live.choose_settings("default").overrides.get(key) == value or None, f"{key} to be {value}")
-    seen_at = rig.client.database.now()
+    seen_at = rig.client.database.read_clock()
     changing.join()
     assert said[0].returncode == 0, said[0].stderr
     with rig.client.database.read() as connection:

@@ -11,9 +11,9 @@ from alembic.script import ScriptDirectory
 from support.rig import rig_on, sink_call
 from support.store import Store, new_run, opened
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.events import PlannedCall
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.sink import make_sink_tools
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.faults
 
 def half_done(store: Store, directory: Path) -> str:
     """A run whose first reply is written and whose call nobody has claimed."""
-    catalog = default_catalog(*make_sink_tools(directory / "sink", work_s=0.0))
+    catalog = build_default_catalog(*make_sink_tools(directory / "sink", work_s=0.0))
     steps = [{"calls": [sink_call("once", f"s{n}")]} for n in range(3)]
     new = new_run(
-        input=f"scripted: {canonical_json({'steps': steps, 'final': 'done'})}",
-        tools=f"[{','.join(catalog.tool_definitions(catalog.names))}]",
+        input=f"scripted: {dump_canonical_json({'steps': steps, 'final': 'done'})}",
+        tools=f"[{','.join(catalog.render_definitions(catalog.names))}]",
         workspace=WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json(),
     )
     run_id = store.runs.create(new).run_id
-    request = ToolRequest(id="call_0", name="sink_once", arguments=canonical_json({"mark": "s0"}))
+    request = ToolRequest(id="call_0", name="sink_once", arguments=dump_canonical_json({"mark": "s0"}))
     planned = PlannedCall(name="sink_once", replay=Replay.ONCE, segment=0)
     store.runs.commit_reply(store.turn(run_id), ModelReply(text="", tool_requests=(request,)), [planned])
     return run_id
@@ -44,7 +44,7 @@ def half_done(store: Store, directory: Path) -> str:
 def write_as_it_was(source: Store, url: str) -> None:
     """Bring a database to the first schema, and write into it what of the rows of ``source`` it knows."""
     engine = sa.create_engine(url)
-    config = migrate_module._config()
+    config = migrate_module._build_config()
     [first] = ScriptDirectory.from_config(config).get_bases()
     with engine.begin() as old, source.database.read() as new:
         config.attributes["connection"] = old

@@ -8,20 +8,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hermes_worker.cli.entry import sentence_of
+from hermes_worker.cli.entry import explain_error
 from hermes_worker.cli.prove import prove as prove_command
 from hermes_worker.lab.duels import DuelKind, choose_duels, write_duel_plan
 from hermes_worker.lab.prove import POINTS, Experiment, ProveOptions, Row, build_scorecard, list_open_experiments, prove
 from hermes_worker.system.faults import parse_faults
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("warm_lab")]
 
 
-def test_every_property_holds_for_runs_whose_workers_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("experiments", [2, pytest.param(len(POINTS), marks=pytest.mark.nightly)])
+def test_every_property_holds_for_runs_whose_workers_are_killed(tmp_path: Path, experiments: int) -> None:
     tmp_path.chmod(0o711)
-    options = ProveOptions(experiments=len(POINTS), seed=5)
-    rows = list(prove(options, tmp_path, (), sentence_of))
-    assert [row["property"] for row in rows if row["outcome"] == "held"] == list(POINTS), rows
+    options = ProveOptions(experiments=experiments, seed=5)
+    rows = list(prove(options, tmp_path, (), explain_error))
+    assert [row["property"] for row in rows if row["outcome"] == "held"] == list(POINTS)[:experiments], rows
     assert sum(row["kills"] for row in rows) > 0
 
 
@@ -31,7 +32,7 @@ def test_every_property_holds_for_runs_whose_workers_are_killed(tmp_path: Path) 
 def test_six_hundred_kills_break_no_property(tmp_path: Path, own_postgres: bool) -> None:
     tmp_path.chmod(0o711)
     options = ProveOptions(experiments=600, seed=38, own_postgres=own_postgres)
-    assert [row for row in prove(options, tmp_path, (), sentence_of) if row["outcome"] != "held"] == []
+    assert [row for row in prove(options, tmp_path, (), explain_error) if row["outcome"] != "held"] == []
 
 
 def row(experiment: Experiment, outcome: str = "held") -> Row:

@@ -58,7 +58,7 @@ def all_completed(rig: Rig) -> None:
 
 @pytest.fixture
 def restartable(tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: EmbeddedValkey) -> Iterator[Rig]:
-    with rig_on(tmp_path, database_url=own_postgres.url(), broker_url=own_valkey.url) as rig:
+    with rig_on(tmp_path, database_url=own_postgres.build_url(), broker_url=own_valkey.url) as rig:
         yield rig
 
 

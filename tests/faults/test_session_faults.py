@@ -15,7 +15,7 @@ import pytest
 from support.rig import Rig, rig_on, until
 
 from hermes_worker.core.compactions import is_compaction, parse_facts
-from hermes_worker.core.messages import Message, ModelRequest, canonical_json
+from hermes_worker.core.messages import Message, ModelRequest, dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.fleet import LabWorker
 from hermes_worker.lab.plan import FleetRole
@@ -57,7 +57,7 @@ class Harbour:
     def next_reply(self, rows: Sequence[Mapping[str, Any]], tools: object) -> Reply:
         if not tools:
             return Reply(text=f"## Goal\nKnow the harbour.\n## Completed Actions\n{PADDING * 4}")
-        self.requests.append([canonical_json(row) for row in rows])
+        self.requests.append([dump_canonical_json(row) for row in rows])
         found = _MARK.match(str(rows[-1]["content"]).lstrip("{"))
         assert found is not None, rows[-1]
         turn, group = int(found[1]), int(found[2] or 0) + 1
@@ -112,13 +112,13 @@ def calls_and_results(rows: Sequence[str]) -> Iterator[tuple[list[str], list[str
         [body["tool_call_id"] for body in bodies if body["role"] == "tool"],
     )
     request = ModelRequest(model="m", messages=list(rows), tools=[], window=8_000)
-    written = json.loads(anthropic_messages.request_body(request, ENDPOINT, anthropic_messages.Dialect()))
+    written = json.loads(anthropic_messages.build_request_body(request, ENDPOINT, anthropic_messages.Dialect()))
     blocks = [block for row in written["messages"] if isinstance(row["content"], list) for block in row["content"]]
     yield (
         [block["id"] for block in blocks if block["type"] == "tool_use"],
         [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"],
     )
-    written = json.loads(openai_responses.request_body(request, "x", openai_responses.Dialect(), ENDPOINT))
+    written = json.loads(openai_responses.build_request_body(request, "x", openai_responses.Dialect(), ENDPOINT))
     items = written["input"]
     yield (
         [item["call_id"] for item in items if item.get("type") == "function_call"],
@@ -142,7 +142,7 @@ def said(turns: int) -> Iterator[str]:
         yield asked(turn)
         for group in range(1, GROUPS + 1):
             yield f"step {turn}.{group}"
-            yield from (canonical_json({"written": mark(turn, group, n)}) for n in range(CALLS))
+            yield from (dump_canonical_json({"written": mark(turn, group, n)}) for n in range(CALLS))
         yield f"answer {turn}"
 
 
@@ -154,7 +154,7 @@ def test_a_long_session_outlives_its_workers(
     three: Rig, monkeypatch: pytest.MonkeyPatch, rows: int, compactions: int, deaths: int
 ) -> None:
     rig, model = three, Harbour()
-    monkeypatch.setattr(server, "next_reply", model.next_reply)
+    monkeypatch.setattr(server, "choose_next_reply", model.next_reply)
     killer = Killer(rig, random.Random(19))
     turns = 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import CallStatus, RunStatus
 from hermes_worker.local.valkey import EmbeddedValkey
 
@@ -147,7 +147,7 @@ def test_a_stop_reaches_model_calls_and_commands_of_every_descendant(
 
 
 def script(*steps: dict[str, Any]) -> str:
-    return f"scripted: {canonical_json({'steps': list(steps), 'final': 'done'})}"
+    return f"scripted: {dump_canonical_json({'steps': list(steps), 'final': 'done'})}"
 
 
 def delegation(goals: list[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from support.listening import listening
 from support.rig import rig_on, until
 from support.telegram_server import TOKEN, TelegramServer
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.tables import runs
@@ -50,7 +50,7 @@ def test_a_stop_from_a_chat_reaches_a_command_on_a_worker(
             rig.ended(rig.submit([]))
             beside_s = time.monotonic() - began
             steps = [{"calls": [{"name": "terminal", "arguments": {"command": SLEEP}}]}]
-            telegram.write(42, f"scripted: {canonical_json({'steps': steps})}")
+            telegram.write(42, f"scripted: {dump_canonical_json({'steps': steps})}")
             until(lambda: is_asleep() or None, "the command to begin")
             asked_at = time.monotonic()
             telegram.write(42, "/stop")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.rig import Rig, rig_on, sink_call, until
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
@@ -37,7 +37,7 @@ def postgres_trees(tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey
 
 def script(*steps: Mapping[str, Any], final: str = "done") -> str:
     """A goal that is a script itself, for the scripted model of the child."""
-    return f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
+    return f"scripted: {dump_canonical_json({'steps': list(steps), 'final': final})}"
 
 
 def delegate(*goals: str, role: str = "leaf") -> dict[str, Any]:

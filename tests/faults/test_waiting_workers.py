@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,6 +16,7 @@ from support.migrated import bring_up
 from support.patience import PATIENCE_S
 from support.rig import until
 from support.valkey import administrator
+from support.warm_commands import WarmProcess
 
 from hermes_worker import settings as settings_module
 from hermes_worker.local.postgres import EmbeddedPostgres
@@ -27,22 +27,12 @@ pytestmark = pytest.mark.faults
 
 
 @contextmanager
-def command(directory: Path, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def command(directory: Path, *arguments: str, **environ: str) -> Iterator[WarmProcess]:
     """A command of ours; killed with the block if it is still there."""
     given = {name: value for name, value in settings_module.load_settings().environ.items() if name in ("PATH", "LANG")}
-    with (directory / "said.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hermes_worker.cli", *arguments],
-            env={
-                **given,
-                "HERMES_HOME": str(directory / "home"),
-                "HERMES_BASE_URL": "http://127.0.0.1:9/v1",
-                **environ,
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    given |= {"HERMES_HOME": str(directory / "home"), "HERMES_BASE_URL": "http://127.0.0.1:9/v1"}
+    with (directory / "said.log").open("w") as log, Path(os.devnull).open() as nothing:
+        process = WarmProcess(arguments, {**given, **environ}, None, (nothing, log, log))
     try:
         yield process
     finally:

@@ -43,7 +43,7 @@ class Conversation:
     def says(self, text: str, *, ago_s: float | None = 0.0, quotes: str = "", chat: InboundChat = CHAT) -> str | None:
         """What becomes of a message that was written ``ago_s`` ago; ``None`` for one whose platform tells no time."""
         self.events += 1
-        sent_at = None if ago_s is None else self.client.database.now() - ago_s
+        sent_at = None if ago_s is None else self.client.database.read_clock() - ago_s
         event = InboundMessage(
             event_key=f"e{self.events}",
             chat=chat,
@@ -93,18 +93,18 @@ class Conversation:
         assert claim is not None
         outbox.settle_delivered(claim, " ".join(receipts) or None)
         with self.client.database.write() as connection:
-            at = self.client.database.now() - ago_s
+            at = self.client.database.read_clock() - ago_s
             connection.execute(sa.update(deliveries).where(its).values(settled_at=at))
             connection.execute(sa.update(waits).where(waits.c.pk == wait_id).values(opened_at=at - min(ago_s, 1.0)))
 
     def lapses(self, wait_id: int, *, ago_s: float) -> None:
         with self.client.database.write() as connection:
             this = sa.update(waits).where(waits.c.pk == wait_id)
-            connection.execute(this.values(expires_at=self.client.database.now() - 1))
+            connection.execute(this.values(expires_at=self.client.database.read_clock() - 1))
         self.store.sweep()
         with self.client.database.write() as connection:
             closed = sa.update(waits).where(waits.c.pk == wait_id, waits.c.outcome == "expired")
-            assert connection.execute(closed.values(closed_at=self.client.database.now() - ago_s)).rowcount == 1
+            assert connection.execute(closed.values(closed_at=self.client.database.read_clock() - ago_s)).rowcount == 1
 
     def outcomes(self) -> list[str | None]:
         with self.client.database.read() as connection:

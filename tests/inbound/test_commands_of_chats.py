@@ -26,7 +26,7 @@ from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import messages, runs, sessions
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 from hermes_worker.wiring import Client
 
 __all__ = ["opened"]
@@ -186,7 +186,7 @@ def test_people_are_asked_and_remembered_by_agents_of_chats_and_guests_are_not_r
     says(client, "hello")
     says(client, "hello", sender="7", chat="7", key="guest")
     persons, guests = [
-        tool_names(client.runs.load_session_context(pk).tools) for (pk,) in rows_of(client, sessions.c.pk)
+        read_tool_names(client.runs.load_session_context(pk).tools) for (pk,) in rows_of(client, sessions.c.pk)
     ]
     assert {"clarify", "memory"} <= persons
     assert "memory" not in guests

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -167,11 +168,11 @@ def test_a_file_may_have_as_many_bytes_as_are_allowed_and_not_one_more(platform:
 
 
 HOSTILE_CONTENTS = {
-    "a zip bomb": (zip_bomb(), "application/zip"),
-    "a docx bomb": (office_bomb("word/document.xml"), "application/zip"),
-    "an xlsx bomb": (office_bomb("xl/worksheets/sheet1.xml"), "application/zip"),
-    "a page that says it is a PDF": (b"<script>alert(1)</script>", "text/plain"),
-    "a program that says it is a PDF": (b"\x7fELF" + bytes(100), "application/x-executable"),
+    "a zip bomb": (zip_bomb, "application/zip"),
+    "a docx bomb": (partial(office_bomb, "word/document.xml"), "application/zip"),
+    "an xlsx bomb": (partial(office_bomb, "xl/worksheets/sheet1.xml"), "application/zip"),
+    "a page that says it is a PDF": (lambda: b"<script>alert(1)</script>", "text/plain"),
+    "a program that says it is a PDF": (lambda: b"\x7fELF" + bytes(100), "application/x-executable"),
 }
 
 
@@ -180,7 +181,8 @@ HOSTILE_CONTENTS = {
 def test_a_hostile_content_is_kept_as_it_is_and_called_what_it_is(
     platform: str, what: str, tmp_path: Path, broker_url: str
 ) -> None:
-    content, media_type = HOSTILE_CONTENTS[what]
+    make, media_type = HOSTILE_CONTENTS[what]
+    content = make()
     with sent(platform, content, "plan.pdf", tmp_path, broker_url) as chat:
         chat.fetch()
         assert f'"plan.pdf": {media_type}, {len(content):,} bytes' in chat.text()

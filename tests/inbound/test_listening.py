@@ -40,7 +40,7 @@ from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.runs.inputs import require_spec
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.tables import audit_log, deliveries, inbound, runs, sessions, waits
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 from hermes_worker.wiring import Client, open_client
 
 ACCOUNT = "telegram:default"
@@ -480,8 +480,8 @@ def test_a_guest_of_a_shared_thread_talks_apart_and_allows_nothing(
     members, guests = rows_of(client, sessions.c.source, sessions.c.name, sessions.c.pk)
     assert (members[0], guests[0]) == ("gateway", "chat-guest")
     assert members[1] == guests[1]
-    assert "terminal" in tool_names(client.runs.load_session_context(members[2]).tools)
-    offered = tool_names(client.runs.load_session_context(guests[2]).tools)
+    assert "terminal" in read_tool_names(client.runs.load_session_context(members[2]).tools)
+    offered = read_tool_names(client.runs.load_session_context(guests[2]).tools)
     assert offered & {"terminal", "memory", "write_file", "session_search", "delegate_task"} == set()
 
 

@@ -64,7 +64,7 @@ def test_a_chat_that_is_let_in_can_be_answered_and_its_agent_is_told_how(name):
     assert isinstance(reference, ChatRef) and reference.target.form is not ChatForm.NAME
     first, *others = describe_display(name)
     assert first.startswith("What you write is shown as ")
-    takes_files = name == "email" or load_adapters()[name].takes_files
+    takes_files = name == "email" or load_adapters()[name].sending.takes_files
     assert any("MEDIA:" in sentence for sentence in others) is takes_files
 
 

@@ -155,7 +155,7 @@ def test_a_picture_of_more_than_40_megapixels_is_not_decoded(
 ) -> None:
     monkeypatch.setattr("hermes_worker.tasks.inbound_files.PIXELS_MAX", 63)
     decoded: list[bytes] = []
-    monkeypatch.setattr("hermes_worker.tasks.inbound_files.small_image", lambda content, side: decoded.append(content))
+    monkeypatch.setattr("hermes_worker.tasks.inbound_files.shrink_image", lambda content, side: decoded.append(content))
     chat.send_file("p1", picture(), photo, caption="look")
     chat.fetch()
     assert "megapixels" in chat.text()

@@ -33,7 +33,7 @@ def talk_of(name: str) -> SocketTalk:
 def addressed(
     talk: SocketTalk, answers: Callable[[HttpRequest], HttpResponse], cursor: str = ""
 ) -> SocketAddress | DeliveryError:
-    return perform(talk.address(cursor, AT), answers)
+    return perform(talk.find_address(cursor, AT), answers)
 
 
 def opened(name: str) -> tuple[SocketTalk, SocketCase]:

@@ -26,7 +26,7 @@ def debians() -> Path:
 @pytest.fixture
 def only_debians(debians: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As if nothing were bundled."""
-    monkeypatch.setattr(valkey_module, "_bundled_binary", lambda: None)
+    monkeypatch.setattr(valkey_module, "_find_bundled_binary", lambda: None)
     return debians
 
 

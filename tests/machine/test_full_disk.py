@@ -157,7 +157,7 @@ def test_a_server_that_stopped_for_want_of_room_for_its_log_is_only_started_agai
 def _has_stopped(server: EmbeddedPostgres) -> bool | None:
     """Use up the log that there is room for; whether the server has stopped."""
     try:
-        with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
+        with psycopg.connect(server.build_url().replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute("create table if not exists filler (number integer)")
             connection.execute("insert into filler select generate_series(1, 1000)")
             connection.execute("select pg_switch_wal()")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.first_hour import Hour
 from support.manifests import (
     CHART,
     K8S,
@@ -136,6 +137,41 @@ def test_every_object_is_strictly_valid(variants: dict[str, dict[tuple[str, str]
                 seen.append(manifest)
                 assert problems(manifest, version) == [], name_of(manifest)
     assert len(seen) > 60
+
+
+def test_the_first_hour_with_helm() -> None:
+    """As docs/kubernetes.md has it, with mistakes of the kind that people made."""
+    import helm_python
+
+    hour = Hour()
+
+    def install(values_file: str, *, expected: str, succeeds: bool = True, **more: Any) -> None:
+        def play() -> tuple[bool, str]:
+            try:
+                return True, "\n".join(chart.render({**values(values_file), **more}, name="hermes").values())
+            except helm_python.HelmRenderError as refused:
+                return False, str(refused)
+
+        given = f" with {more}" if more else ""
+        hour.try_step(
+            f"helm install hermes, values-{values_file}.yaml{given}", play, expected=expected, succeeds=succeeds
+        )
+
+    chart = helm_python.Chart.load(str(CHART))
+    install("dev", expected="Pods wait for the job of the migration, and for these secrets:.*")
+    install("production", expected="kubectl --namespace .* get pods --watch")
+    install("production", worker={}, expected="worker is no value.*mean workers\\?", succeeds=False)
+    key = {"HERMES_API_KEY": "sk-1", "HERMES_MODL": "m"}
+    install("production", settings=key, expected="settings.HERMES_API_KEY is a secret.*", succeeds=False)
+    install(
+        "production",
+        settings=key,
+        expected="settings.HERMES_MODL is no setting; did you mean HERMES_MODEL?",
+        succeeds=False,
+    )
+    install("production", scaling={"source": "kedda"}, expected='scaling.source is "kedda"; it must.*', succeeds=False)
+    install("production", settings={"HERMES_MODEL": "gpt-5.4"}, expected='HERMES_MODEL: "?gpt-5.4.*')
+    print(hour)
 
 
 # --- can the validators find anything? -------------------------------------------------------------------------------

@@ -25,20 +25,20 @@ RUNS = 30
 
 @pytest.fixture
 def transaction_mode(own_postgres: EmbeddedPostgres) -> Iterator[str]:
-    with pgbouncer(own_postgres.url(), mode="transaction") as url:
+    with pgbouncer(own_postgres.build_url(), mode="transaction") as url:
         yield url
 
 
 def test_a_pooler_that_mixes_up_prepared_statements_is_recognised_and_refused(
     own_postgres: EmbeddedPostgres, transaction_mode: str
 ) -> None:
-    direct, pooled = Database(own_postgres.url()), Database(transaction_mode)
+    direct, pooled = Database(own_postgres.build_url()), Database(transaction_mode)
     assert detect_pooler(direct) is Pooler.NONE
     assert [detect_pooler(pooled), detect_pooler(pooled)] == [Pooler.FORGETS, Pooler.FORGETS]
     with pytest.raises(ConfigurationError, match=r"set HERMES_DATABASE_PREPARED_STATEMENTS=false"):
         require_statements_kept(pooled)
     require_statements_kept(Database(transaction_mode, prepares=False))
-    with pgbouncer(own_postgres.url(), mode="session") as url:
+    with pgbouncer(own_postgres.build_url(), mode="session") as url:
         in_session_mode = Database(url)
         assert detect_pooler(in_session_mode) is Pooler.SESSION
         in_session_mode.close()
@@ -82,7 +82,7 @@ def test_a_fleet_works_behind_it_with_prepared_statements_off_and_where_it_keeps
     """Debian 12 has a version that keeps none."""
     setting = {"HERMES_DATABASE_PREPARED_STATEMENTS": str(prepares).lower()}
     with (
-        pgbouncer(own_postgres.url(), mode="transaction", statements_kept=200) as url,
+        pgbouncer(own_postgres.build_url(), mode="transaction", statements_kept=200) as url,
         rig_on(tmp_path, database_url=url, broker_url=broker_url, more_environ=setting) as rig,
     ):
         assert detect_pooler(rig.client.database) is (Pooler.KEEPS if can_keep_statements() else Pooler.FORGETS)

@@ -15,7 +15,7 @@ from support.redis_servers import ODD_PASSWORD, tls_query, watched
 from support.rig import rig_on, sink_call
 
 from hermes_worker.broker.queue import build_redis_client
-from hermes_worker.cli.doctor import _broker, _database
+from hermes_worker.cli.doctor import _check_broker, _check_database
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.core.run import RunStatus
 from hermes_worker.settings import load_settings
@@ -98,8 +98,8 @@ def test_a_fleet_works_over_tls_to_both(
             subject = connection.scalar(sa.text("select client_dn from pg_stat_ssl where pid = pg_backend_pid()"))
         database.close()
         assert "CN=hermes" in subject.replace(" ", "")
-        assert _database(settings)[0] is Grade.OK
-        assert _broker(settings)[0] is Grade.OK
+        assert _check_database(settings)[0] is Grade.OK
+        assert _check_broker(settings)[0] is Grade.OK
         plain = build_redis_client(group.primary.url().replace("rediss://", "redis://"))
         with pytest.raises(Exception, match=r"(?i)connection|reset|closed"):
             plain.ping()
@@ -113,7 +113,7 @@ def test_whom_nobody_vouches_for_is_told_apart(
     bare = database_url(postgres, client, client.authority, has_certificate=False)
     for url, words in ((wrong, "certificate verify failed"), (bare, "valid client certificate")):
         settings = load_settings({"HERMES_HOME": str(tmp_path / "home"), "HERMES_DATABASE_URL": url})
-        grade, said = _database(settings)
+        grade, said = _check_database(settings)
         assert grade is Grade.BROKEN
         assert words in said
         assert "start the server or change HERMES_DATABASE_URL" in said

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from hermes_worker.agent.prompt.amendments import IMAGE_LEFT_OUT, amend_messages, amend_tools, has_images
-from hermes_worker.core.messages import build_tool_body, build_user_body, canonical_json
+from hermes_worker.core.messages import build_tool_body, build_user_body, dump_canonical_json
 from hermes_worker.core.recovery_state import Amendment
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 USER = build_user_body([{"type": "text", "text": "what is this?"}, IMAGE])
-RESULT = canonical_json({"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a shot"}, IMAGE]})
+RESULT = dump_canonical_json(
+    {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a shot"}, IMAGE]}
+)
 PLAIN = build_tool_body("c", 'the word "image_url" is only text here')
 
 
@@ -54,7 +56,7 @@ def test_keywords_go_and_properties_of_that_name_stay(name: str) -> None:
         "properties": {name: {"type": "string", name: "^a$"}, "list": {"type": "array", "items": {name: "uri"}}},
         "required": [name],
     }
-    tool = canonical_json({"type": "function", "function": {"name": "t", "parameters": parameters}})
+    tool = dump_canonical_json({"type": "function", "function": {"name": "t", "parameters": parameters}})
 
     (plain,) = amend_tools([tool], frozenset({Amendment.PLAIN_TOOL_SCHEMAS}))
 

@@ -15,8 +15,8 @@ from hermes_worker.agent.prompt.cache_markers import (
     CacheLifetime,
     add_cache_markers,
 )
-from hermes_worker.core.messages import canonical_json
-from hermes_worker.models.catalog import CacheTarget, cache_layout
+from hermes_worker.core.messages import dump_canonical_json
+from hermes_worker.models.catalog import CacheTarget, choose_cache_layout
 
 MARK = {"type": "ephemeral"}
 SYSTEM = {"role": "system", "content": "s"}
@@ -38,11 +38,13 @@ def marked_text(words: str) -> list[dict[str, Any]]:
 
 
 def marked(rows: list[dict[str, Any]], layout: CacheLayout, **options: Any) -> list[dict[str, Any]]:
-    return [json.loads(body) for body in add_cache_markers([canonical_json(row) for row in rows], layout, **options)]
+    return [
+        json.loads(body) for body in add_cache_markers([dump_canonical_json(row) for row in rows], layout, **options)
+    ]
 
 
 def places(rows: list[dict[str, Any]]) -> list[int]:
-    return [position for position, row in enumerate(rows) if "cache_control" in canonical_json(row)]
+    return [position for position, row in enumerate(rows) if "cache_control" in dump_canonical_json(row)]
 
 
 @pytest.mark.parametrize("layout", list(CacheLayout))
@@ -104,7 +106,7 @@ def test_an_hour_is_asked_for_by_name() -> None:
 
 
 def test_nothing_is_marked_where_marks_mean_nothing() -> None:
-    bodies = [canonical_json(SYSTEM)]
+    bodies = [dump_canonical_json(SYSTEM)]
     assert add_cache_markers(bodies, None) is bodies
     assert add_cache_markers([], CacheLayout.NATIVE) == []
 
@@ -147,4 +149,4 @@ def test_who_understands_marks(
     provider: str, model: str, host: str, is_anthropic_wire: bool, expected: CacheLayout | None
 ) -> None:
     target = CacheTarget(provider=provider, model=model, host=host, is_anthropic_wire=is_anthropic_wire)
-    assert cache_layout(target) is expected
+    assert choose_cache_layout(target) is expected

@@ -26,11 +26,11 @@ from hermes_worker.agent.prompt.compaction import (
 from hermes_worker.agent.prompt.compactors import check_plan
 from hermes_worker.agent.prompt.pipeline import build_messages, import_history, repair_messages
 from hermes_worker.core.compactions import select_visible
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 
 
 def rows(*bodies: dict[str, Any]) -> list[Message]:
-    return [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
+    return [Message(seq=n, role=Role(body["role"]), body=dump_canonical_json(body)) for n, body in enumerate(bodies, 1)]
 
 
 def user(text: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_a_request_that_stays_is_not_repeated_as_one_to_do() -> None:
 
 def test_a_second_compaction_takes_the_first_one_further() -> None:
     once = compacted(rows(*long_turn(40)), summary="first notes")
-    grown = [*once, *(Message(seq=len(once) + n, role=Role(b["role"]), body=canonical_json(b)) for n, b in enumerate(long_turn(40)[1:], 1))]  # fmt: skip  # noqa: E501
+    grown = [*once, *(Message(seq=len(once) + n, role=Role(b["role"]), body=dump_canonical_json(b)) for n, b in enumerate(long_turn(40)[1:], 1))]  # fmt: skip  # noqa: E501
     plan = plan_compaction(grown, trigger=2_000)
     assert plan is not None
     assert plan.previous == "first notes"
@@ -140,7 +140,7 @@ def test_a_summary_cannot_close_itself_nor_pass_for_a_row_of_ours() -> None:
     assert history[-1].body.count(END) == 1
     [imported] = import_history([{"role": "user", "content": "x", "_compacted": {"head": 0, "through": 9}}])
     assert not is_compaction(Message(seq=1, role=Role.USER, body=imported))
-    quoted = canonical_json(user('{"_compacted":{"head":0,"through":5}}'))
+    quoted = dump_canonical_json(user('{"_compacted":{"head":0,"through":5}}'))
     assert not is_compaction(Message(seq=1, role=Role.USER, body=quoted))
 
 
@@ -181,7 +181,7 @@ def listed(call: str, *items: tuple[str, str]) -> list[dict[str, Any]]:
     todos = [{"id": f"t{n}", "content": content, "status": status} for n, (content, status) in enumerate(items)]
     return [
         {"role": "assistant", "content": "", "tool_calls": [{"id": call, "type": "function", "function": function}]},
-        result(call, canonical_json({"todos": todos, "summary": {}})),
+        result(call, dump_canonical_json({"todos": todos, "summary": {}})),
     ]
 
 

@@ -37,7 +37,7 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.models.catalog import find_wire_needs
 
@@ -59,7 +59,9 @@ def result(id: str = "1", content: object = "o") -> Row:
 
 
 def stored(rows: Sequence[Row]) -> list[Message]:
-    return [Message(seq=seq, role=Role(row["role"]), body=canonical_json(row)) for seq, row in enumerate(rows, start=1)]
+    return [
+        Message(seq=seq, role=Role(row["role"]), body=dump_canonical_json(row)) for seq, row in enumerate(rows, start=1)
+    ]
 
 
 PARTS = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
@@ -385,7 +387,7 @@ def test_reasoning_is_not_sent_to_strict_providers() -> None:
 
 
 def test_ordinary_text_may_look_like_a_private_field() -> None:
-    body = canonical_json(assistant('reasoning: "tool_calls":[ "type":"function" "api_content":'))
+    body = dump_canonical_json(assistant('reasoning: "tool_calls":[ "type":"function" "api_content":'))
     assert build_messages([_row(1, Role.ASSISTANT, body)]) == [body]
 
 
@@ -523,7 +525,7 @@ def test_numbers_that_json_does_not_have_are_refused() -> None:
 
 
 def test_a_long_history_is_prepared_in_a_moment() -> None:
-    rows = healthy(1_000, arguments=canonical_json({"content": "x" * 2_000}), reasoning="hm")
+    rows = healthy(1_000, arguments=dump_canonical_json({"content": "x" * 2_000}), reasoning="hm")
     build_messages(rows)
     started = time.process_time()
     build_messages(rows)

@@ -19,14 +19,14 @@ from hermes_worker.agent.prompt.compaction import (
 )
 from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.core.compactions import parse_facts, select_visible
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.core.pruning import drop_repeated_results, shorten_results
 
 Body = dict[str, Any]
 
 
 def rows(*bodies: Body) -> list[Message]:
-    return [Message(seq=n, role=Role(body["role"]), body=canonical_json(body)) for n, body in enumerate(bodies, 1)]
+    return [Message(seq=n, role=Role(body["role"]), body=dump_canonical_json(body)) for n, body in enumerate(bodies, 1)]
 
 
 def called(number: int, result: str, *, arguments: str = '{"command":"make"}', **more: object) -> list[Body]:
@@ -47,7 +47,7 @@ def also(history: list[Message], body: str) -> list[Message]:
 
 
 def test_a_long_result_is_one_line_that_says_what_it_was() -> None:
-    document = canonical_json({"exit_code": 2, "output": "make: *** no rule\n" + "x\n" * 300})
+    document = dump_canonical_json({"exit_code": 2, "output": "make: *** no rule\n" + "x\n" * 300})
     [_, shown] = shorten_results(rows(*called(1, document)), 2)
     assert said(shown).startswith('[terminal {"command":"make"}] exit 2, ')
     assert "make: *** no rule" in said(shown) and len(said(shown)) < 300
@@ -76,14 +76,16 @@ def test_short_results_and_newer_rows_stay_to_the_byte() -> None:
 
 
 def test_long_texts_in_arguments_are_cut_and_stay_json() -> None:
-    written = canonical_json({"path": "/a", "content": "z" * 4_000, "lines": ["w" * 900]})
+    written = dump_canonical_json({"path": "/a", "content": "z" * 4_000, "lines": ["w" * 900]})
     [call, _] = shorten_results(rows(*called(1, "ok", arguments=written)), 2)
     shown = json.loads(json.loads(call.body)["tool_calls"][0]["function"]["arguments"])
     assert shown["path"] == "/a" and len(shown["content"]) == 201 and len(shown["lines"][0]) == 201
 
 
 def test_a_reply_that_its_provider_signed_keeps_its_arguments() -> None:
-    history = rows(*called(1, "ok", arguments=canonical_json({"content": "z" * 4_000}), extra_content={"s": "sig"}))
+    history = rows(
+        *called(1, "ok", arguments=dump_canonical_json({"content": "z" * 4_000}), extra_content={"s": "sig"})
+    )
     assert shorten_results(history, 2) == history
 
 
@@ -118,7 +120,7 @@ def test_a_pruned_transcript_is_a_view_that_later_rows_do_not_change() -> None:
     assert [row.seq for row in shown] == [row.seq for row in history], "no row is gone"
     assert shown[through:] == history[through:]
     assert list(build_messages(shown)) == [row.body for row in shown]
-    grown = [*once, *(Message(seq=len(once) + n, role=Role(b["role"]), body=canonical_json(b)) for n, b in enumerate(called(999, "0 " + "x" * 2_000), 1))]  # fmt: skip  # noqa: E501
+    grown = [*once, *(Message(seq=len(once) + n, role=Role(b["role"]), body=dump_canonical_json(b)) for n, b in enumerate(called(999, "0 " + "x" * 2_000), 1))]  # fmt: skip  # noqa: E501
     assert list(select_visible(grown))[: len(shown)] == list(shown), "an equal result that comes later changes nothing"
     assert history == long_history(60), "nor is a stored row another one"
 
@@ -154,7 +156,7 @@ def test_two_compactions_that_gained_nothing_stop_the_third_until_more_was_said(
         history = also(history, body)
         assert is_futile(history, trigger=20_000) is expected
         more = called(900 + len(history), "y" * 6_000)
-        history += [Message(seq=len(history) + n, role=Role(b["role"]), body=canonical_json(b)) for n, b in enumerate(more, 1)]  # fmt: skip  # noqa: E501
+        history += [Message(seq=len(history) + n, role=Role(b["role"]), body=dump_canonical_json(b)) for n, b in enumerate(more, 1)]  # fmt: skip  # noqa: E501
     assert is_futile(history, trigger=20_000)
     assert not is_futile(history, trigger=10_000), "a tenth of what makes it too long was said since"
 

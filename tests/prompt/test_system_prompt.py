@@ -18,7 +18,7 @@ from hermes_worker.agent.prompt.system import (
     ContextFile,
     PromptParts,
     build_system_prompt,
-    context_chars_max,
+    compute_context_chars_max,
     names_model,
     rename_model,
 )
@@ -125,7 +125,7 @@ def test_a_long_file_keeps_its_head_and_tail() -> None:
     ("window", "expected"), [(8_000, 20_000), (128_000, 30_720), (1_000_000, 240_000), (10_000_000, 500_000)]
 )
 def test_the_room_for_a_file_grows_with_the_window(window: int, expected: int) -> None:
-    assert context_chars_max(window) == expected
+    assert compute_context_chars_max(window) == expected
 
 
 def test_a_stored_prompt_is_used_again_for_its_own_model_only() -> None:

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes_worker.core.messages import ToolRequest, Usage, build_assistant_body
-from hermes_worker.models.catalog import find_issuer, thinking_policy
+from hermes_worker.models.catalog import choose_thinking_policy, find_issuer
 from hermes_worker.models.wires.conversions.anthropic import (
     IMAGE_REMOVED,
     ThinkingPolicy,
+    build_thinking_fields,
+    choose_output_tokens_max,
+    convert_schema,
     from_message,
-    input_schema,
-    model_name,
-    output_tokens_max,
-    thinking_fields,
+    make_tool_use_id,
+    spell_model_name,
     to_messages,
     to_tools,
-    tool_use_id,
 )
 
 MARK = {"type": "ephemeral"}
@@ -263,7 +263,7 @@ def test_stored_blocks_are_replayed_in_order_with_redacted_inputs() -> None:
     ],
 )
 def test_endpoints_have_policies(host: str, model: str, policy: ThinkingPolicy) -> None:
-    assert thinking_policy(host=host, model=model) is policy
+    assert choose_thinking_policy(host=host, model=model) is policy
 
 
 # ------------------------------------------------------------------------------------------------------------- options
@@ -302,7 +302,7 @@ def test_tools_are_converted_once_each() -> None:
     ],
 )
 def test_schemas_lose_what_is_refused(schema: object, expected: object) -> None:
-    assert input_schema(schema) == expected
+    assert convert_schema(schema) == expected
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_schemas_lose_what_is_refused(schema: object, expected: object) -> None:
     ],
 )
 def test_the_output_limit_fits_model_and_window(model: str, options: dict[str, int], expected: int) -> None:
-    assert output_tokens_max(model, **options) == expected
+    assert choose_output_tokens_max(model, **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_the_output_limit_fits_model_and_window(model: str, options: dict[str, i
 def test_thinking_is_asked_for_as_each_model_wants(
     model: str, effort: str | None, expected: Mapping[str, object]
 ) -> None:
-    fields = thinking_fields(model, effort, output_tokens=10_000)
+    fields = build_thinking_fields(model, effort, output_tokens=10_000)
     if "adaptive" in expected:
         assert fields["thinking"] == {"type": "adaptive", "display": "summarized"}
         assert fields["output_config"] == {"effort": expected["adaptive"]}
@@ -364,14 +364,14 @@ def test_thinking_is_asked_for_as_each_model_wants(
     ],
 )
 def test_model_names(name: str, expected: str) -> None:
-    assert model_name(name) == expected
+    assert spell_model_name(name) == expected
 
 
 @pytest.mark.parametrize(
     ("id", "expected"), [("a b:c", "a_b_c"), ("ok-1_A", "ok-1_A"), ("", "tool_0"), (None, "tool_0")]
 )
 def test_tool_ids_have_an_allowed_form(id: object, expected: str) -> None:
-    assert tool_use_id(id) == expected
+    assert make_tool_use_id(id) == expected
 
 
 # --------------------------------------------------------------------------------------------------------------- reply

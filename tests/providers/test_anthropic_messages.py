@@ -22,16 +22,16 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.models.endpoint import Endpoint
-from hermes_worker.models.wires.anthropic_messages import AnthropicMessages, Dialect, request_body
+from hermes_worker.models.wires.anthropic_messages import AnthropicMessages, Dialect, build_request_body
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError
 
 KEY = "sk-test-0123456789abcdefghij"
-SYSTEM = canonical_json({"role": "system", "content": "be brief"})
-TOOL = canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})
+SYSTEM = dump_canonical_json({"role": "system", "content": "be brief"})
+TOOL = dump_canonical_json({"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}})
 REQUEST = ModelRequest(model="claude-sonnet-4.6", messages=(SYSTEM, build_user_body("hello")), tools=(TOOL,))
 
 START = {"type": "message_start", "message": {"model": "claude", "usage": {"input_tokens": 12, "output_tokens": 1}}}
@@ -144,7 +144,7 @@ def test_an_effort_is_asked_for_only_when_there_is_one() -> None:
 
     def sent(effort: str | None) -> dict[str, Any]:
         request = ModelRequest(model="claude-sonnet-4-6", messages=(build_user_body("x"),), reasoning_effort=effort)
-        parsed: dict[str, Any] = json.loads(request_body(request, endpoint, Dialect()))
+        parsed: dict[str, Any] = json.loads(build_request_body(request, endpoint, Dialect()))
         return parsed
 
     assert "thinking" not in sent(None)
@@ -158,17 +158,17 @@ def test_the_same_rows_give_the_same_bytes_and_the_next_request_begins_with_them
         ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),))
     )
     rows = [SYSTEM, build_user_body("hello"), asked, build_tool_body("t1", "done")]
-    before = request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), endpoint, Dialect())
-    again = request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), endpoint, Dialect())
+    before = build_request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), endpoint, Dialect())
+    again = build_request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), endpoint, Dialect())
     later_rows = [*rows, build_assistant_body(ModelReply(text="ok")), build_user_body("more")]
-    after = request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), endpoint, Dialect())
+    after = build_request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), endpoint, Dialect())
 
     assert before == again
     assert after.startswith(before.removesuffix(b"]}"))
 
 
 def test_reasoning_that_was_rejected_is_left_out() -> None:
-    row = canonical_json(
+    row = dump_canonical_json(
         {
             "role": "assistant",
             "content": "said",
@@ -179,7 +179,7 @@ def test_reasoning_that_was_rejected_is_left_out() -> None:
         model="m", messages=(build_user_body("x"), row, build_user_body("y")), replays_reasoning=False
     )
 
-    assert b"signature" not in request_body(request, Endpoint(base_url="https://api.anthropic.com"), Dialect())
+    assert b"signature" not in build_request_body(request, Endpoint(base_url="https://api.anthropic.com"), Dialect())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from hermes_worker.agent.tools.arguments import find_violations
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.messages import (
     ModelReply,
@@ -20,13 +20,13 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.openai_chat import OpenAIChat
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "model_server.py"
-TOOL = canonical_json({"type": "function", "function": {"name": "bench_echo", "parameters": {"type": "object"}}})
+TOOL = dump_canonical_json({"type": "function", "function": {"name": "bench_echo", "parameters": {"type": "object"}}})
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_todo_gets_arguments_that_todo_accepts(base_url: str) -> None:
     reply = run_turn(base_url, [build_user_body("bench:steps=1 tool=todo")])[0]
 
     arguments: dict[str, Any] = json.loads(reply.tool_requests[0].arguments)
-    assert find_violations(arguments, default_catalog().get("todo").spec.parameters) == ()
+    assert find_violations(arguments, build_default_catalog().get("todo").spec.parameters) == ()
 
 
 def test_without_tools_or_marker_the_reply_is_text(base_url: str) -> None:

@@ -5,23 +5,23 @@ from hermes_worker.core.model_families import find_traits, is_host
 from hermes_worker.models.catalog import (
     ProviderRow,
     Wire,
+    build_provider_address,
+    choose_output_cap_parameter,
     find_provider,
-    hostname,
+    find_provider_by_host,
+    find_stated_window,
     is_local,
-    output_cap_parameter,
-    provider_address,
-    provider_of_host,
-    provider_rows,
+    list_provider_rows,
+    parse_hostname,
     resolve_wire,
     silence_s,
-    stated_window,
 )
 
 # --------------------------------------------------------------------------------------------------------------- rows
 
 
 def test_every_name_and_alias_means_one_provider() -> None:
-    names = [name for row in provider_rows().values() for name in (row.name, *row.aliases)]
+    names = [name for row in list_provider_rows().values() for name in (row.name, *row.aliases)]
 
     assert len(names) == len(set(names))
     assert all(name == name.lower() for name in names)
@@ -35,28 +35,30 @@ def test_the_catalogue_holds_the_providers_people_use() -> None:
 
 
 def test_every_address_is_https_or_on_this_machine() -> None:
-    for row in provider_rows().values():
+    for row in list_provider_rows().values():
         for url in filter(None, (row.base_url, row.chat_base_url)):
             assert url.startswith("https://") or is_local(url), url
             assert not url.endswith("/")
 
 
 def test_a_provider_that_needs_a_key_says_where_from() -> None:
-    assert [row.name for row in provider_rows().values() if row.needs_key and not row.key_variables] == []
+    assert [row.name for row in list_provider_rows().values() if row.needs_key and not row.key_variables] == []
 
 
-@pytest.mark.parametrize("row", provider_rows().values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", list_provider_rows().values(), ids=lambda row: row.name)
 def test_a_provider_owns_its_own_address(row: ProviderRow) -> None:
     if row.hosts and row.base_url:
-        assert provider_of_host(row.base_url) is row
+        assert find_provider_by_host(row.base_url) is row
 
 
 def test_every_row_says_where_it_was_read() -> None:
-    assert [row.name for row in provider_rows().values() if not row.source.strip()] == []
+    assert [row.name for row in list_provider_rows().values() if not row.source.strip()] == []
 
 
 def test_a_provider_without_a_common_address_says_what_its_address_looks_like() -> None:
-    without = [row for row in provider_rows().values() if not row.base_url and row.name not in ("custom", "scripted")]
+    without = [
+        row for row in list_provider_rows().values() if not row.base_url and row.name not in ("custom", "scripted")
+    ]
     assert [row.name for row in without if not row.address_form] == []
 
 
@@ -73,27 +75,27 @@ def test_a_provider_without_a_common_address_says_what_its_address_looks_like() 
     ],
 )
 def test_the_narrowest_row_owns_an_address(base_url: str, name: str) -> None:
-    row = provider_of_host(base_url)
+    row = find_provider_by_host(base_url)
     assert row is not None
     assert row.name == name
 
 
 def test_an_address_follows_the_region() -> None:
-    kimi = provider_rows()["kimi"]
-    assert (provider_address(kimi), provider_address(kimi, "cn")) == (
+    kimi = list_provider_rows()["kimi"]
+    assert (build_provider_address(kimi), build_provider_address(kimi, "cn")) == (
         "https://api.moonshot.ai/v1",
         "https://api.moonshot.cn/v1",
     )
     with pytest.raises(ConfigurationError, match=r"'kimi'.*'mars'.*cn"):
-        provider_address(kimi, "mars")
+        build_provider_address(kimi, "mars")
     with pytest.raises(ConfigurationError, match=r"'groq'.*model\.base_url"):
-        provider_address(provider_rows()["groq"], "eu")
+        build_provider_address(list_provider_rows()["groq"], "eu")
 
 
 def test_every_region_of_a_provider_is_an_address_of_its_own() -> None:
-    for row in provider_rows().values():
+    for row in list_provider_rows().values():
         for url in row.regions.values():
-            home = provider_of_host(url)
+            home = find_provider_by_host(url)
             assert url.startswith("https://"), url
             assert home is not None and home.key_variables[-1] in row.key_variables, url
 
@@ -117,7 +119,7 @@ def test_every_region_of_a_provider_is_an_address_of_its_own() -> None:
     ],
 )
 def test_the_host_is_parsed_and_not_searched_for(url: str, host: str) -> None:
-    assert hostname(url) == host
+    assert parse_hostname(url) == host
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_the_host_is_parsed_and_not_searched_for(url: str, host: str) -> None:
     ],
 )
 def test_look_alikes_do_not_match(url: str, domain: str, matches: bool) -> None:
-    assert is_host(hostname(url), domain) is matches
+    assert is_host(parse_hostname(url), domain) is matches
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def test_other_families_keep_the_older_parameter(model: str) -> None:
     ],
 )
 def test_the_output_limit_is_named_as_the_server_wants(base_url: str, model: str, parameter: str) -> None:
-    assert output_cap_parameter(base_url, model) == parameter
+    assert choose_output_cap_parameter(base_url, model) == parameter
 
 
 @pytest.mark.parametrize(
@@ -276,6 +278,6 @@ def test_reasoning_models_may_be_silent_for_longer(model: str, seconds: float) -
 
 
 def test_a_window_is_stated_by_the_provider_before_the_family() -> None:
-    assert stated_window("groq", "openai/gpt-oss-120b") == 131_072
-    assert stated_window("sambanova", "DeepSeek-V3.2") == 32_768
-    assert stated_window("deepseek", "DeepSeek-V3.2") is None
+    assert find_stated_window("groq", "openai/gpt-oss-120b") == 131_072
+    assert find_stated_window("sambanova", "DeepSeek-V3.2") == 32_768
+    assert find_stated_window("deepseek", "DeepSeek-V3.2") is None

@@ -27,7 +27,7 @@ class Settings:
 def endpoint_for(settings: Settings) -> Endpoint:
     provider = build_provider(settings)
     assert isinstance(provider, OpenAIChat)
-    return provider._endpoint
+    return provider.endpoint
 
 
 def test_a_provider_name_and_a_key_are_enough() -> None:

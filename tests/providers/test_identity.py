@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_worker.models.identity import STAND_IN, describe_endpoint, endpoint_identity
+from hermes_worker.models.identity import STAND_IN, describe_endpoint, identify_endpoint
 from hermes_worker.settings import ModelSettings, Secret
 
 
@@ -20,7 +20,7 @@ from hermes_worker.settings import ModelSettings, Secret
     ],
 )
 def test_an_endpoint_is_known_by_its_address_alone(settings: ModelSettings, identity: str) -> None:
-    assert endpoint_identity(settings) == identity
+    assert identify_endpoint(settings) == identity
 
 
 def test_the_stand_in_is_called_by_its_name() -> None:

@@ -15,9 +15,9 @@ from hermes_worker.core.logins import Grant, Login
 from hermes_worker.core.messages import ModelRequest, build_user_body
 from hermes_worker.models.base import Abort
 from hermes_worker.models.build import build_auxiliary_chains, build_chain, find_endpoint, list_logins
-from hermes_worker.models.catalog import provider_rows, wire_rows
+from hermes_worker.models.catalog import list_provider_rows, list_wire_rows
 from hermes_worker.models.chain import ProviderChain
-from hermes_worker.models.identity import endpoint_identity
+from hermes_worker.models.identity import identify_endpoint
 from hermes_worker.settings import load_settings, render_environ
 from hermes_worker.tasks.build import build_tenant_models
 
@@ -27,12 +27,16 @@ def chain(home: Path, **environ: str) -> ProviderChain:
 
 
 def keys(chain: ProviderChain, position: int = 0) -> list[str]:
-    names = chain.credentials("", position) or [""]
-    return [chain.route("", position, name).provider._endpoint.api_key for name in names]
+    names = chain.list_credentials("", position) or [""]
+    return [chain.resolve_route("", position, name).provider.endpoint.api_key for name in names]
 
 
 def vendors() -> list[tuple[str, str]]:
-    rows = [row for row in provider_rows().values() if row.base_url and (row.wire is None or row.wire in wire_rows())]
+    rows = [
+        row
+        for row in list_provider_rows().values()
+        if row.base_url and (row.wire is None or row.wire in list_wire_rows())
+    ]
     return [(row.name, name) for row in rows for name in row.key_variables]
 
 
@@ -54,7 +58,7 @@ def test_numbered_variables_and_more_keys_make_a_pool(tmp_path: Path) -> None:
 
 def test_one_key_makes_no_pool(tmp_path: Path) -> None:
     made = chain(tmp_path, OPENAI_API_KEY="k1")
-    assert (made.has_pools, made.credentials("", 0), keys(made)) == (False, (), ["k1"])
+    assert (made.has_pools, made.list_credentials("", 0), keys(made)) == (False, (), ["k1"])
 
 
 def test_a_key_of_our_own_variable_stands_in_for_the_vendors(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ def test_each_call_beside_the_conversation_may_have_providers_of_its_own(tmp_pat
     held = {"GROQ_API_KEY": "g1", "OPENAI_API_KEY": "k1"}
     aside = build_auxiliary_chains(load_settings({"HERMES_MODEL": "m", **held, **providers}, home=tmp_path))
     own = aside[task]
-    routes = [own.route("", position) for position in range(len(own))]
+    routes = [own.resolve_route("", position) for position in range(len(own))]
     assert [(route.name, route.model) for route in routes] == [("groq", "tiny"), ("openai", "small")]
     assert set(aside) == {task}
     assert build_auxiliary_chains(load_settings({"HERMES_MODEL": "m", **providers}, home=tmp_path)) == {}
@@ -100,7 +104,10 @@ def test_a_provider_in_a_chain_may_have_an_address_of_its_own(tmp_path: Path) ->
     aside = build_auxiliary_chains(load_settings({**given, "HERMES_TITLE_PROVIDERS": named}, home=tmp_path))
     own = aside[AuxTask.TITLE]
 
-    found = [(own.route("", n).name, own.route("", n).model, own.route("", n).host) for n in range(len(own))]
+    found = [
+        (own.resolve_route("", n).name, own.resolve_route("", n).model, own.resolve_route("", n).host)
+        for n in range(len(own))
+    ]
     assert found == [
         ("vllm", "qwen", "gpu.test"),
         ("custom", "@cf/llama", "gateway.test"),
@@ -146,7 +153,7 @@ def test_model_calls_go_through_the_proxy_that_is_set(tmp_path: Path) -> None:
             HTTPS_PROXY="http://127.0.0.1:1",
         )
         request = ModelRequest(model="m", messages=(build_user_body("hello"),))
-        reply = made.route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
+        reply = made.resolve_route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
 
     assert reply.text == "hello"
     assert seen == ["POST http://model.test/v1/chat/completions HTTP/1.1"]
@@ -171,10 +178,10 @@ _LOGIN = {
 def test_logins_are_used_before_keys(tmp_path: Path) -> None:
     settings = load_settings({"HERMES_MODEL": "m", "OPENAI_API_KEY": "k1", **_LOGIN}, home=tmp_path)
     made = build_chain(settings, _NoGrants())
-    names = made.credentials("", 0)
+    names = made.list_credentials("", 0)
     assert len(names) == 3
     assert list(names[:2]) == [login.name for login in list_logins(settings)]
-    routes = [made.route("", 0, name) for name in names]
+    routes = [made.resolve_route("", 0, name) for name in names]
     assert [route.credential for route in routes] == list(names)
     assert [route.renew is not None for route in routes] == [True, True, False]
 
@@ -183,8 +190,8 @@ def test_one_login_needs_no_key_and_makes_no_pool(tmp_path: Path) -> None:
     one = {**_LOGIN, "HERMES_REFRESH_TOKENS": "refresh-0123456789", "HERMES_PROVIDER": "openai"}
     settings = load_settings({"HERMES_MODEL": "m", **one}, home=tmp_path)
     made = build_chain(settings, _NoGrants())
-    assert (made.has_pools, made.credentials("", 0)) == (False, ())
-    assert made.route("", 0).credential == list_logins(settings)[0].name
+    assert (made.has_pools, made.list_credentials("", 0)) == (False, ())
+    assert made.resolve_route("", 0).credential == list_logins(settings)[0].name
 
 
 @pytest.mark.parametrize(
@@ -258,7 +265,7 @@ def test_headers_body_and_tier_of_a_provider_are_in_its_requests(tmp_path: Path)
     with FaultServer(answer) as server:
         made = chain(tmp_path, HERMES_PROVIDER="openai", HERMES_BASE_URL=server.base_url, OPENAI_API_KEY="k")
         request = ModelRequest(model="m", messages=(build_user_body("x"),), extra_body={"seed": 8})
-        made.route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
+        made.resolve_route("m", 0).provider.ask(request, on_delta=lambda _: None, abort=AbortSignal())
 
     sent = received[0].document
     assert received[0].header("X-Team") == "blue"
@@ -269,7 +276,7 @@ def test_a_region_changes_the_address_and_who_serves_a_run(tmp_path: Path) -> No
     (tmp_path / "config.yaml").write_text(OPTIONS, encoding="utf-8")
     settings = load_settings({"HERMES_PROVIDER": "moonshot", "KIMI_API_KEY": "k"}, home=tmp_path)
     assert find_endpoint(settings).base_url == "https://api.moonshot.cn/v1"
-    assert endpoint_identity(settings.model) == "https://api.moonshot.cn/v1"
+    assert identify_endpoint(settings.model) == "https://api.moonshot.cn/v1"
 
 
 @pytest.mark.parametrize(
@@ -317,10 +324,14 @@ def test_a_tenant_with_keys_of_its_own_is_asked_for_with_these_alone(tmp_path: P
     acme = of_tenant(tmp_path, "acme", **given)
 
     assert keys(acme) == ["a1", "a2"]
-    assert [acme.route("", n).name for n in range(len(acme))] == ["openai", "vllm", "openai"]  # Groq's is not its own
+    assert [acme.resolve_route("", n).name for n in range(len(acme))] == [
+        "openai",
+        "vllm",
+        "openai",
+    ]  # Groq's is not its own
     assert keys(acme, 2) == ["a1", "a2"]
     with pytest.raises(ConfigurationError, match="keys add openai --tenant beta"):
-        of_tenant(tmp_path, "beta", **given).route("", 0)
+        of_tenant(tmp_path, "beta", **given).resolve_route("", 0)
     assert keys(chain(tmp_path, **given)) == ["k1", "k2"]
 
 

@@ -22,15 +22,15 @@ from support.patience import PATIENCE_S
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import FailureKind, ModelCallError
-from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, build_user_body, canonical_json
+from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, Usage, build_user_body, dump_canonical_json
 from hermes_worker.models import connections
 from hermes_worker.models import exchange as calling
 from hermes_worker.models.endpoint import Endpoint
-from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, adapt_dialect, request_body
+from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, adapt_dialect, build_request_body
 from hermes_worker.models.wires.pace import REST_S
 
 KEY = "sk-test-0123456789abcdefghij"
-TOOL = canonical_json(
+TOOL = dump_canonical_json(
     {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object", "properties": {}}}}
 )
 REQUEST = ModelRequest(model="m", messages=(build_user_body("hello"),), tools=(TOOL,), session_id="s-1")
@@ -98,7 +98,7 @@ def trusting_tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """Makes clients trust the test's certificate; returns the context that serves it."""
     trusting = ssl.create_default_context(cafile=str(TLS / "localhost-cert.pem"))
     trusting.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
-    monkeypatch.setattr(connections, "shared_ssl_context", lambda: trusting)
+    monkeypatch.setattr(connections, "get_shared_ssl_context", lambda: trusting)
     return serving_tls()
 
 
@@ -332,7 +332,7 @@ def test_fields_are_sorted_and_compact_whatever_is_added_and_the_conversation_co
         model="m", messages=("{}",), extra_body={"temperature": 0, "a": {"z": 1, "b": 2}}, output_tokens_max=9
     )
 
-    assert request_body(request, ENDPOINT, Dialect(takes_stream_options=False)) == (
+    assert build_request_body(request, ENDPOINT, Dialect(takes_stream_options=False)) == (
         b'{"a":{"b":2,"z":1},"max_tokens":9,"model":"m","stream":true,"temperature":0,"messages":[{}]}'
     )
 
@@ -340,22 +340,24 @@ def test_fields_are_sorted_and_compact_whatever_is_added_and_the_conversation_co
 def test_extra_fields_cannot_replace_the_conversation() -> None:
     request = ModelRequest(model="m", messages=("1",), extra_body={"messages": [], "model": "x", "stream": False})
 
-    assert request_body(request, ENDPOINT, Dialect(streams=False)) == b'{"model":"m","stream":false,"messages":[1]}'
+    assert (
+        build_request_body(request, ENDPOINT, Dialect(streams=False)) == b'{"model":"m","stream":false,"messages":[1]}'
+    )
 
 
 def test_a_model_name_cannot_break_out_of_the_json() -> None:
     request = ModelRequest(model='m","x":"y', messages=())
 
-    assert b'"model":"m\\",\\"x\\":\\"y"' in request_body(request, ENDPOINT, Dialect())
+    assert b'"model":"m\\",\\"x\\":\\"y"' in build_request_body(request, ENDPOINT, Dialect())
 
 
 def test_the_session_becomes_a_cache_key_only_where_that_is_understood() -> None:
     endpoint = Endpoint(base_url="https://api.openai.com/v1", sends_cache_key=True)
     long_id = ModelRequest(model="m", messages=(), session_id="s" * 100)
 
-    assert b"prompt_cache_key" not in request_body(REQUEST, ENDPOINT, Dialect())
-    assert b'"prompt_cache_key":"s-1"' in request_body(REQUEST, endpoint, Dialect())
-    assert b"s" * 65 not in request_body(long_id, endpoint, Dialect())
+    assert b"prompt_cache_key" not in build_request_body(REQUEST, ENDPOINT, Dialect())
+    assert b'"prompt_cache_key":"s-1"' in build_request_body(REQUEST, endpoint, Dialect())
+    assert b"s" * 65 not in build_request_body(long_id, endpoint, Dialect())
 
 
 # ---------------------------------------------------------------------------------------- learning how to be understood
@@ -683,7 +685,7 @@ def test_no_message_ever_holds_the_key(serve: Serve, status: int) -> None:
     assert KEY not in error.message
     assert KEY[:10] not in error.message
     assert KEY not in str(error)
-    assert KEY not in repr(provider(serve(handler))._endpoint)
+    assert KEY not in repr(provider(serve(handler)).endpoint)
 
 
 # -------------------------------------------------------------------------------------------------------------- abort

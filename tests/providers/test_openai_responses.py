@@ -21,18 +21,18 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.wires.chat_reply import CutShort, MalformedReply, StreamedError
 from hermes_worker.models.wires.conversions.responses import CODEX, GITHUB
-from hermes_worker.models.wires.openai_responses import Dialect, OpenAIResponses, request_body
+from hermes_worker.models.wires.openai_responses import Dialect, OpenAIResponses, build_request_body
 from hermes_worker.models.wires.responses_reply import ResponseAssembler
 
 KEY = "sk-test-0123456789abcdefghij"
 ISSUER = "other:127.0.0.1"
-SYSTEM = canonical_json({"role": "system", "content": "be brief"})
-TOOL = canonical_json(
+SYSTEM = dump_canonical_json({"role": "system", "content": "be brief"})
+TOOL = dump_canonical_json(
     {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object", "properties": {}}}}
 )
 REQUEST = ModelRequest(model="gpt-5.4", messages=(SYSTEM, build_user_body("hello")), tools=(TOOL,), session_id="s-1")
@@ -93,7 +93,7 @@ HERE = Endpoint(base_url="http://127.0.0.1/v1")
 
 
 def sent(request: ModelRequest, issuer: str = ISSUER, dialect: Dialect | None = None) -> dict[str, Any]:
-    parsed: dict[str, Any] = json.loads(request_body(request, issuer, dialect or Dialect(), HERE))
+    parsed: dict[str, Any] = json.loads(build_request_body(request, issuer, dialect or Dialect(), HERE))
     return parsed
 
 
@@ -144,17 +144,17 @@ def test_the_same_rows_give_the_same_bytes_and_the_next_request_begins_with_them
         ModelReply(text="", tool_requests=(ToolRequest(id="t1", name="terminal", arguments="{}"),))
     )
     rows = [SYSTEM, build_user_body("hello"), asked, build_tool_body("t1", "done")]
-    before = request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
-    again = request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), ISSUER, Dialect(), HERE)
+    before = build_request_body(ModelRequest(model="m", messages=rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
+    again = build_request_body(ModelRequest(model="m", messages=list(rows), tools=[TOOL]), ISSUER, Dialect(), HERE)
     later_rows = [*rows, build_assistant_body(ModelReply(text="ok")), build_user_body("more")]
-    after = request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
+    after = build_request_body(ModelRequest(model="m", messages=later_rows, tools=(TOOL,)), ISSUER, Dialect(), HERE)
 
     assert before == again
     assert after.startswith(before.removesuffix(b"]}"))
 
 
 def test_sessions_of_one_kind_share_a_cache_key_and_others_do_not() -> None:
-    other_prompt = ModelRequest(model="m", messages=(canonical_json({"role": "system", "content": "else"}),))
+    other_prompt = ModelRequest(model="m", messages=(dump_canonical_json({"role": "system", "content": "else"}),))
 
     assert (
         sent(REQUEST)["prompt_cache_key"]
@@ -198,7 +198,7 @@ def test_what_known_endpoints_refuse_is_not_sent(base_url: str, issuer: str, tra
 
 def test_reasoning_that_was_rejected_is_left_out() -> None:
     item = {"type": "reasoning", "encrypted_content": "gAAA", "summary": [], "id": "rs_1", "_issuer_kind": ISSUER}
-    row = canonical_json({"role": "assistant", "content": "said", "codex_reasoning_items": [item]})
+    row = dump_canonical_json({"role": "assistant", "content": "said", "codex_reasoning_items": [item]})
     rows = (build_user_body("x"), row, build_user_body("y"))
 
     assert "gAAA" in str(sent(ModelRequest(model="m", messages=rows)))

@@ -36,7 +36,7 @@ from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.prices import is_priced
 from hermes_worker.models.wires import chat_reply
 from hermes_worker.models.wires.conversions import anthropic
-from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, request_body
+from hermes_worker.models.wires.openai_chat import Dialect, OpenAIChat, build_request_body
 
 CASES = Path(__file__).parent.parent / "cases"
 REPORTS = json.loads((CASES / "reports.json").read_text())
@@ -182,7 +182,7 @@ def test_an_id_that_is_made_up_fits_mistral(case: Mapping[str, Any]) -> None:
         build_tool_body(made, "done"),
     )
     endpoint = Endpoint(base_url="http://127.0.0.1:1/v1")
-    body = json.loads(request_body(ModelRequest(model="mistral-large", messages=rows), endpoint, Dialect()))
+    body = json.loads(build_request_body(ModelRequest(model="mistral-large", messages=rows), endpoint, Dialect()))
 
     [call] = body["messages"][1]["tool_calls"]
     assert re.fullmatch(r"[a-zA-Z0-9]{9}", call["id"])

@@ -17,9 +17,9 @@ from hermes_worker.models.wires.conversions.responses import (
     GITHUB,
     XAI,
     FailedResponse,
+    build_reasoning_fields,
+    derive_prompt_cache_key,
     from_response,
-    prompt_cache_key,
-    reasoning_fields,
     to_input,
     to_tools,
 )
@@ -193,21 +193,21 @@ def test_tools_are_flat_and_not_strict() -> None:
 def test_efforts_are_named_as_each_endpoint_knows_them(
     model: str, effort: str, issuer: str, expected: dict[str, str]
 ) -> None:
-    fields = reasoning_fields(model, effort, issuer=issuer)
+    fields = build_reasoning_fields(model, effort, issuer=issuer)
     assert fields == {"reasoning": expected, "include": ["reasoning.encrypted_content"]}
-    assert reasoning_fields(model, effort, issuer=issuer, replays_reasoning=False)["include"] == []
-    assert reasoning_fields(model, None, issuer=issuer) == {}
+    assert build_reasoning_fields(model, effort, issuer=issuer, replays_reasoning=False)["include"] == []
+    assert build_reasoning_fields(model, None, issuer=issuer) == {}
 
 
 def test_the_cache_key_names_what_requests_share() -> None:
     a, b = {"name": "a"}, {"name": "b"}
-    key = prompt_cache_key("S", [a, b], session_id="s1")
-    assert key == prompt_cache_key("S", [b, a], session_id="s2")
+    key = derive_prompt_cache_key("S", [a, b], session_id="s1")
+    assert key == derive_prompt_cache_key("S", [b, a], session_id="s2")
     assert key is not None
     assert len(key) == len("pck_") + 24
-    assert prompt_cache_key("S", [a]) != key
-    assert prompt_cache_key("", [], session_id="s1") == "s1"
-    assert (prompt_cache_key("", [], session_id="s" * 65) or "").startswith("pck_")
+    assert derive_prompt_cache_key("S", [a]) != key
+    assert derive_prompt_cache_key("", [], session_id="s1") == "s1"
+    assert (derive_prompt_cache_key("", [], session_id="s" * 65) or "").startswith("pck_")
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.core.messages import ModelReply, ToolRequest, build_assistant_body, build_tool_body, canonical_json
-from hermes_worker.models.scripted.procedure import next_reply
+from hermes_worker.core.messages import (
+    ModelReply,
+    ToolRequest,
+    build_assistant_body,
+    build_tool_body,
+    dump_canonical_json,
+)
+from hermes_worker.models.scripted.procedure import choose_next_reply
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall
 from hermes_worker.models.scripted.report import NOT_A_MODEL
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -25,10 +31,10 @@ from hermes_worker.workspaces.local import LocalWorkspace
 Row = dict[str, Any]
 Execute = Callable[[ScriptedCall], str]
 
-CATALOG = default_catalog()
+CATALOG = build_default_catalog()
 TOOLS = [
     json.loads(definition)
-    for definition in CATALOG.tool_definitions(("read_file", "search_files", "terminal", "write_file"))
+    for definition in CATALOG.render_definitions(("read_file", "search_files", "terminal", "write_file"))
 ]
 REPLIES_MAX = 10
 
@@ -49,7 +55,7 @@ class Conversation:
     def ask(self, text: str) -> str:
         self.rows.append({"role": "user", "content": text})
         for _ in range(REPLIES_MAX):
-            reply = next_reply(self.rows, self._tools)
+            reply = choose_next_reply(self.rows, self._tools)
             self.replies.append(reply)
             self.rows.append(row_of(reply))
             if not reply.calls:
@@ -185,7 +191,7 @@ def test_the_same_request_gets_the_same_bytes(directory: Path, execute: Execute)
 
     for end in range(2, len(conversation.rows)):
         rows = conversation.rows[:end]
-        assert next_reply(rows, TOOLS) == next_reply(json.loads(canonical_json(rows)), TOOLS)
+        assert choose_next_reply(rows, TOOLS) == choose_next_reply(json.loads(dump_canonical_json(rows)), TOOLS)
 
 
 def test_a_machine_without_git_is_no_trouble(directory: Path, execute_without_git: Execute) -> None:
@@ -280,9 +286,9 @@ def test_a_listing_that_was_cut_reports_the_whole_number() -> None:
 
 def test_unanswered_calls_count_as_not_known() -> None:
     rows: list[Row] = [{"role": "user", "content": "go"}]
-    rows.append(row_of(next_reply(rows, TOOLS)))
+    rows.append(row_of(choose_next_reply(rows, TOOLS)))
 
-    reply = next_reply(rows, without("search_files", "terminal", "write_file", "read_file")[:0])
+    reply = choose_next_reply(rows, without("search_files", "terminal", "write_file", "read_file")[:0])
 
     assert "no answer came" in reply.text
 
@@ -295,7 +301,7 @@ def test_a_request_without_tools_gets_a_summary_of_what_is_known(directory: Path
     assert in_the_middle[-1]["role"] == "tool"
     in_the_middle.append({"role": "user", "content": "You have reached the limit. Summarise without tools."})
 
-    reply = next_reply(in_the_middle, None)
+    reply = choose_next_reply(in_the_middle, None)
 
     assert reply.calls == ()
     assert "4 files" in reply.text
@@ -332,10 +338,10 @@ odd_rows = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(rows=odd_rows, tools=json_values | st.just(TOOLS))
 def test_any_rows_and_any_tools_get_a_reply(rows: list[Row], tools: Any) -> None:
-    reply = next_reply(rows, tools)
+    reply = choose_next_reply(rows, tools)
 
     assert reply.text or reply.calls
-    assert reply == next_reply(rows, tools)
+    assert reply == choose_next_reply(rows, tools)
 
 
 # ----------------------------------------------------------------------------------------------------------- scripts
@@ -348,7 +354,7 @@ def scripted(document: Any, *, before: str = "") -> list[Row]:
 def follow(rows: list[Row], replies: int) -> list[Reply]:
     given: list[Reply] = []
     for _ in range(replies):
-        reply = next_reply(rows, TOOLS)
+        reply = choose_next_reply(rows, TOOLS)
         given.append(reply)
         rows.append(row_of(reply))
         rows += [json.loads(build_tool_body(call.id, "{}")) for call in reply.calls]
@@ -396,7 +402,7 @@ def test_a_finished_script_lets_the_next_request_be_ordinary() -> None:
     follow(rows, 1)
     rows.append({"role": "user", "content": "And now?"})
 
-    assert next_reply(rows, TOOLS).calls[0].name == "search_files"
+    assert choose_next_reply(rows, TOOLS).calls[0].name == "search_files"
 
 
 def test_a_script_goes_on_behind_a_row_that_the_loop_added() -> None:
@@ -404,7 +410,7 @@ def test_a_script_goes_on_behind_a_row_that_the_loop_added() -> None:
     assert follow(rows, 1)[0].settled_reason == "length"
     rows.append({"role": "user", "content": "Continue."})
 
-    assert next_reply(rows, TOOLS).text == "whole"
+    assert choose_next_reply(rows, TOOLS).text == "whole"
 
 
 def test_the_newest_script_counts() -> None:
@@ -412,7 +418,7 @@ def test_the_newest_script_counts() -> None:
     follow(rows, 1)
     rows += scripted({"final": "new"})
 
-    assert next_reply(rows, TOOLS).text == "new"
+    assert choose_next_reply(rows, TOOLS).text == "new"
 
 
 @pytest.mark.parametrize(
@@ -432,6 +438,6 @@ def test_the_newest_script_counts() -> None:
     ],
 )
 def test_a_script_that_makes_no_sense_is_answered_with_what_is_wrong(directive: str) -> None:
-    reply = next_reply([{"role": "user", "content": f"scripted: {directive}"}], TOOLS)
+    reply = choose_next_reply([{"role": "user", "content": f"scripted: {directive}"}], TOOLS)
 
     assert reply.text.startswith("The script cannot be followed")

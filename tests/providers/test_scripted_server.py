@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -394,3 +395,14 @@ def test_the_command_says_when_its_port_is_taken(server: ScriptedServer) -> None
 
     assert done.returncode == 1
     assert f"cannot listen on port {port}" in done.stderr
+
+
+def test_the_script_of_the_document_does_what_it_says() -> None:
+    document = Path(__file__).parents[2].joinpath("docs", "testing.md").read_text()
+    [line] = re.findall(r"^scripted: .*$", document, re.MULTILINE)
+    user = build_user_body(f"Please:\n{line}")
+    with ScriptedServer() as server:
+        first = ask(server, user)
+        [called] = first.tool_requests
+        assert (called.name, json.loads(called.arguments)) == ("terminal", {"command": "ls"})
+        assert ask(server, user, build_assistant_body(first)).text == "Listed."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.models import errors as provider_errors
 from hermes_worker.safety.redaction import Redactor, holds_marker, mark_secret, mask_known, prints_configuration
 
@@ -22,7 +22,7 @@ def test_a_result_is_read_text_by_text_and_stays_a_document() -> None:
         "api_key": "Zx9Qw8Er7Ty6Ui5Op4As3",
     }
 
-    hidden = json.loads(Redactor().redact_result(canonical_json(document)))
+    hidden = json.loads(Redactor().redact_result(dump_canonical_json(document)))
 
     assert hidden == {
         "output": 'a\nTOKEN=«redacted:ghp_…»\nsay "hi"\n',

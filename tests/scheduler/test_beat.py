@@ -110,12 +110,12 @@ def test_a_message_that_was_lost_is_sent_again_without_any_worker(settings: Sett
 def test_a_broker_that_is_away_is_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with scheduler(settings) as ours:
         assert ours._client
-        monkeypatch.setattr(ours._client.publisher, "depths", lambda: None)
+        monkeypatch.setattr(ours._client.publisher, "count_waiting", lambda: None)
         assert ours.tick() <= 1.0
         monkeypatch.undo()
         ours.tick()
-        assert ours._client.publisher.depths() == {
-            **dict.fromkeys(ours._client.publisher.depths() or {}, 0),
+        assert ours._client.publisher.count_waiting() == {
+            **dict.fromkeys(ours._client.publisher.count_waiting() or {}, 0),
             "system": 1,
         }
 

@@ -57,13 +57,13 @@ class World:
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
-            "HERMES_DATABASE_URL": server.url(),
+            "HERMES_DATABASE_URL": server.build_url(),
             "HERMES_BROKER_URL": broker_url,
             "HERMES_PROVIDER": "scripted",
             "HERMES_LOG_LEVEL": "ERROR",
         }
-        bring_up(server.url())
-        self.database = Database(server.url())
+        bring_up(server.build_url())
+        self.database = Database(server.build_url())
         with self.database.write() as connection:
             connection.execute(sa.text("create table simulated_clock (t double precision)"))
             connection.execute(sa.text("insert into simulated_clock values (0)"))

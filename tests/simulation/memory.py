@@ -216,7 +216,15 @@ class MemoryWorkers:
         self.rows: dict[int, WorkerRow] = {}
         self._numbers = itertools.count(1)
 
-    def register(self, *, name: str, queues: str, ttl_s: float, slots: int | None = None) -> Registration:
+    def register(
+        self,
+        *,
+        name: str,
+        queues: str,
+        ttl_s: float,
+        slots: int | None = None,
+        sends_with: Collection[str] | None = None,
+    ) -> Registration:
         pk = next(self._numbers)
         self.rows[pk] = WorkerRow(expires_at=self._store.now() + ttl_s, name=name)
         return Registration(pk=pk, worker_id=f"{name}#{pk}")

@@ -153,7 +153,7 @@ class TenantWorld(World):
         assert isinstance(backend, TenantStore)
         for _ in range(4):
             self.now += 5.0
-            backend.sweep(self.depths())
+            backend.sweep(self.count_waiting())
         backend.require_rest(away_s=sum(end - begin for begin, end in self._outages))
         self.seen += backend.seen
 

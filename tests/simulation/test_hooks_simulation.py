@@ -21,10 +21,10 @@ from support.store import EMPTY, Store, new_run, opened
 from support.turns import Turns
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.effects import CallHook, Iterate, RunTool
 from hermes_worker.core.hooks import HookEvent, build_observed, list_pending_calls
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.extension import ToolSpec
@@ -71,7 +71,7 @@ class Recorder:
     spec: ToolSpec = SPEC
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        self.ran[context.idempotency_key].append(canonical_json(dict(arguments)))
+        self.ran[context.idempotency_key].append(dump_canonical_json(dict(arguments)))
         return ToolResult(text=f"noted {arguments['n']}")
 
 
@@ -127,7 +127,7 @@ class World:
         self.turns.parts = replace(
             self.turns.parts,
             leases=leases,
-            catalog=default_catalog(self.recorder),
+            catalog=build_default_catalog(self.recorder),
             hooks=WorkerHooks(runner=HookRunner(hooks), store=HookCalls(self.store.database), observed=OBSERVED),
             workspace=lambda _: open_workspace(
                 WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.workspace)),
@@ -142,7 +142,7 @@ class World:
             self.hints += [hint] * copies
         return len(hints)
 
-    def depths(self) -> Mapping[str, int] | None:
+    def count_waiting(self) -> Mapping[str, int] | None:
         return EMPTY
 
     def point(self, name: FaultPoint, *_: Any) -> None:
@@ -190,7 +190,7 @@ def model(world: World) -> Any:
 
     def handler(request: Received, reply: Reply) -> None:
         rows = request.document["messages"]
-        world.requests[rows[1]["content"].split(" ")[0]].append([canonical_json(row) for row in rows])
+        world.requests[rows[1]["content"].split(" ")[0]].append([dump_canonical_json(row) for row in rows])
         last_user = max(n for n, row in enumerate(rows) if row["role"] == "user")
         if sum(row["role"] == "tool" for row in rows[last_user:]) >= STEPS:
             reply.sse(text_chunk("done"), finish_chunk(), USAGE_CHUNK, "[DONE]")
@@ -216,7 +216,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_hooks_change_is_replayed_and_what_they_observe_is_recorded_once(world: World) -> None:
-    tools = f"[{world.turns.parts.catalog.tool_definitions(['record'])[0]}]"
+    tools = f"[{world.turns.parts.catalog.render_definitions(['record'])[0]}]"
     names = ["a"]
     submitted = []
     for turn in range(3):

@@ -31,7 +31,14 @@ from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, Aux
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
 from hermes_worker.core.effects import AskAuxiliary, Effect, Iterate, Prepare, RunTool
 from hermes_worker.core.errors import FailureKind, LeaseLost, ModelCallError, UnavailableError
-from hermes_worker.core.messages import ModelReply, ModelRequest, ToolRequest, Usage, build_user_body, canonical_json
+from hermes_worker.core.messages import (
+    ModelReply,
+    ModelRequest,
+    ToolRequest,
+    Usage,
+    build_user_body,
+    dump_canonical_json,
+)
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import ToolSpec
@@ -300,12 +307,12 @@ class Process:
         self.world.at(wait, self.beat)
 
     def _keep(self) -> None:
-        if not self.leases.heartbeat():
+        if not self.leases.renew():
             self.world.seen["place lost"] += 1
             if self.is_lane:
                 self.world.at(0.0, self.crash)
         self.world.require_database()
-        for run_id in sorted(self.world.backend.stopping(self.leases.held_runs())):
+        for run_id in sorted(self.world.backend.stopping(self.leases.list_held_runs())):
             self.leases.abort_run(run_id, AbortReason.STOP)
         if self.world.now > self._strays_at:
             self._strays_at = self.world.now + TTL_S
@@ -443,8 +450,8 @@ class Sender:
             self._world.post(hint)
         return len(hints)
 
-    def depths(self) -> Mapping[str, int]:
-        return self._world.depths()
+    def count_waiting(self) -> Mapping[str, int]:
+        return self._world.count_waiting()
 
 
 # --- what the runs do ------------------------------------------------------------------------------------------------
@@ -522,7 +529,7 @@ class Model:
             arguments = {"tasks": [{"goal": f"goal {n}", "role": role} for n in range(random.randint(1, 4))]}
             if random.random() < 0.3:
                 arguments["background"] = True
-        return ToolRequest(id=f"call_{number}", name=name, arguments=canonical_json(arguments))
+        return ToolRequest(id=f"call_{number}", name=name, arguments=dump_canonical_json(arguments))
 
 
 def _is_aside(request: ModelRequest) -> bool:
@@ -683,7 +690,7 @@ class World:
                 Bomb(self, "bomb", Replay.KEYED, parallel=True),
             ]
         )
-        definitions = self.catalog.tool_definitions(self.catalog.names)
+        definitions = self.catalog.render_definitions(self.catalog.names)
         self.backend = self.make(self.clock_of_database, POLICY, f"[{','.join(definitions)}]")
         self.guarded_workers = GuardedWorkers(self, self.backend.workers)
         self.model = Model(self)
@@ -779,7 +786,7 @@ class World:
     def _load(process: Process) -> int:
         return sum(not actor.is_over for actor in process.actors)
 
-    def depths(self) -> Mapping[str, int]:
+    def count_waiting(self) -> Mapping[str, int]:
         return self._queued
 
     def _flush(self) -> None:
@@ -807,7 +814,7 @@ class World:
             self.require_database()
         except UnavailableError:
             return
-        hints = self.backend.sweep(self.depths())
+        hints = self.backend.sweep(self.count_waiting())
         self.seen["repaired"] += len(hints)
         if self.rolls("crash"):
             return  # the sweeper died between its commit and its messages

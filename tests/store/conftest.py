@@ -37,9 +37,9 @@ def postgres_store(shared_postgres_database: Database) -> Iterator[Store]:
 def own_postgres_store(shared_postgres_farm: PostgresFarm, tmp_path: Path) -> Iterator[Store]:
     """In a database that nobody has used before and nobody will use again."""
     server, name = shared_postgres_farm.shared, f"s_{tmp_path.name}"[:60]
-    copy_template(server.url(), name)
+    copy_template(server.build_url(), name)
     try:
-        with opened(server.url(name), is_migrated=True) as store:
+        with opened(server.build_url(name), is_migrated=True) as store:
             yield store
     finally:
         server.drop_database(name)

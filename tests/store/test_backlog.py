@@ -83,7 +83,7 @@ class Counted:
 
 
 def counted(store: Store) -> Counted:
-    found = Counted(store.database.now())
+    found = Counted(store.database.read_clock())
     with store.database.read() as connection:
         for run in connection.execute(sa.select(runs)):
             found.add(run, Iterate(run_id="", iteration=1, attempt=1, is_suspect=run.deaths is not None))
@@ -119,7 +119,7 @@ class Commotion:
             RunTool: store.calls.claim,
             AskAuxiliary: store.auxiliary_calls.claim,
         }
-        now = store.database.now()
+        now = store.database.read_clock()
         job = {"job_id": "0123456789ab", "tenant": "default", "name": "j", "definition": "{}", "state": "scheduled"}
         with store.database.write() as connection:
             connection.execute(sa.insert(jobs).values(**job, created_at=now, updated_at=now))
@@ -181,7 +181,7 @@ class Commotion:
             self.random.choice([self.store.vanish, self.store.crash])(worker)
 
     def move_fire(self) -> None:
-        now = self.store.database.now()
+        now = self.store.database.read_clock()
         slot = {"job_pk": 1, "slot": self.random.random(), "outcome": "fired", "reason": "", "settled_at": now}
         with self.store.database.write() as connection:
             due = sa.insert(firings).values(**slot, execution="pending", hinted_at=now)
@@ -310,7 +310,7 @@ def test_a_step_that_takes_long_does_not_make_the_others_look_long(store: Store)
     run_ids = [store.submit().run_id for _ in range(65)]
     for run_id in run_ids[:5]:
         store.turn(run_id)
-    now = store.database.now()
+    now = store.database.read_clock()
     for run_id, age_s in zip(run_ids, (3600.0, 9.0, 6.0, 5.0, 1.0), strict=False):
         store.change(runs, run_id, claimed_at=now - age_s)
     model = backlog(store)["model"]
@@ -322,7 +322,7 @@ def test_a_clock_that_was_set_back_makes_no_age_negative(store: Store) -> None:
     store.submit()
     held = store.submit().run_id
     store.turn(held)
-    store.change(runs, held, claimed_at=store.database.now() + 500.0)
+    store.change(runs, held, claimed_at=store.database.read_clock() + 500.0)
     model = backlog(store)["model"]
     assert model.oldest_age_s >= 0.0
     assert model.step_s == 30.0
@@ -363,7 +363,7 @@ select n, 'default', 'telegram:default', '{{}}', 'refused', {now}, {now}, {now} 
 def test_it_reads_the_partial_indexes_and_not_the_history(own_postgres_store: Store) -> None:
     store = own_postgres_store
     with store.database.write() as connection:
-        for statement in _HISTORY.format(now=store.database.now()).split(";\n"):
+        for statement in _HISTORY.format(now=store.database.read_clock()).split(";\n"):
             connection.exec_driver_sql(statement)
     with store.database.statement() as connection:
         connection.exec_driver_sql("vacuum analyze")

@@ -115,7 +115,7 @@ class Sent:
         self.hints += hints
         return len(hints)
 
-    def depths(self) -> dict[str, int]:
+    def count_waiting(self) -> dict[str, int]:
         return dict(IDLE)
 
 
@@ -264,7 +264,7 @@ def test_a_server_that_says_later_is_asked_later(store: Store, tmp_path: Path, s
     here = office(store, tmp_path)
     here.work()
     assert here.only.state is DeliveryState.PENDING
-    assert 29 < (here.only.not_before or 0) - store.database.now() < 32
+    assert 29 < (here.only.not_before or 0) - store.database.read_clock() < 32
     store.sweep(IDLE)
     here.work()
     assert len(sink.received) == 1
@@ -361,7 +361,8 @@ def test_a_mail_is_taken_deferred_refused_or_in_doubt(
 
 
 def test_a_password_is_not_sent_without_tls(tmp_path: Path) -> None:
-    from hermes_worker.channels.smtp import choose_tls, is_loopback
+    from hermes_worker.channels.smtp import choose_tls
+    from hermes_worker.settings.server import is_loopback
 
     assert not is_loopback("mail.example.org")
     assert not is_loopback("10.0.0.1")

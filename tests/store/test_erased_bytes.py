@@ -127,7 +127,7 @@ def test_what_the_rules_let_go_leaves_the_log_with_the_next_sweep(store: Store, 
     while merge_deleted(store.database):
         pass
     store.sweeper.prune()
-    while delete_blobs(store.database, 1_000, released_before=store.database.now())[0]:
+    while delete_blobs(store.database, 1_000, released_before=store.database.read_clock())[0]:
         pass
     store.sweeper.prune()
     assert files_with(file, WORD) == []

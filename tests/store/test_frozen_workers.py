@@ -64,7 +64,7 @@ class Sent:
         self.hints += hints
         return len(hints)
 
-    def depths(self) -> dict[str, int]:
+    def count_waiting(self) -> dict[str, int]:
         return dict(IDLE)
 
 

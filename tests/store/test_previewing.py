@@ -18,7 +18,7 @@ from support.telegram_server import TOKEN, TelegramServer
 from test_delivering import IDLE, Office
 
 from hermes_worker.channels.errors import DUPLICATE_REMARK
-from hermes_worker.channels.markup import telegram_html
+from hermes_worker.channels.markup import render_telegram_html
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_replies import ReplyMode, build_reply_metadata
 from hermes_worker.core.chat_signs import ChatSigns, ProgressMode
@@ -101,7 +101,7 @@ class Showing(Office):
         waits = sa.select(sa.func.min(deliveries.c.not_before)).where(deliveries.c.settled_at.is_(None))
         with self.store.database.read() as connection:
             not_before = connection.execute(waits).scalar()
-        passed_s = 0.0 if not_before is None else max(0.0, not_before - self.store.database.now())
+        passed_s = 0.0 if not_before is None else max(0.0, not_before - self.store.database.read_clock())
         self.pass_s(passed_s)
         self.store.sweep(IDLE)
         self.work()
@@ -126,7 +126,7 @@ class Showing(Office):
 
     def expected(self, text: str) -> list[str]:
         pieces = split_report(text, Target(platform="telegram", chat="42"), self.parts.dispatcher, None)
-        return [telegram_html(piece.text) for piece in pieces]
+        return [render_telegram_html(piece.text) for piece in pieces]
 
     def state_of(self, run_id: str) -> DeliveryState:
         [view] = self.outbox.list(run_id=run_id)

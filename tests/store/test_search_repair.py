@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from support.logs import kept_log
 from support.store import Store
 
-from hermes_worker.agent.tools.results import exception_result
+from hermes_worker.agent.tools.results import build_exception_result
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.search.finding import MessageSearch, Search
@@ -134,6 +134,6 @@ def test_a_model_is_shown_no_statement(sqlite_store: Store) -> None:
     with pytest.raises(sa.exc.IntegrityError) as raised, sqlite_store.database.write() as connection:
         connection.execute(sa.insert(sessions).values(pk=1, session_id=None))
 
-    text = exception_result(raised.value).text
+    text = build_exception_result(raised.value).text
     assert "insert" not in text.lower()
     assert "NOT NULL constraint failed" in text

@@ -31,7 +31,7 @@ def left_s(store: Store, run_id: str) -> float:
     """How far the deadline of a run is ahead."""
     with store.database.read() as connection:
         deadline_at = connection.execute(sa.select(runs.c.deadline_at).where(runs.c.run_id == run_id)).scalar_one()
-    return float(deadline_at) - store.database.now()
+    return float(deadline_at) - store.database.read_clock()
 
 
 @STEPS
@@ -58,7 +58,7 @@ def test_no_run_deadline_wait_key_or_lease_ends_with_a_step(store: Store, step_s
     assert left_s(store, held) == pytest.approx(600.0, abs=60.0)
     with store.database.read() as connection:
         probe_at = connection.execute(sa.select(key_states.c.probe_at)).scalar_one()
-    assert 0 < probe_at - store.database.now() < HOUR, "the key rests as long as it did"
+    assert 0 < probe_at - store.database.read_clock() < HOUR, "the key rests as long as it did"
     assert store.workers.renew(worker, ttl_s=TTL_S, watermarks={})
     store.calls.settle(call, settlement("it did work"))
     store.runs.commit_reply(claim, ModelReply(text="kept"), ())
@@ -134,7 +134,7 @@ def test_what_was_written_after_the_step_is_right_already(store: Store, step_s: 
     assert left_s(store, run_id) == pytest.approx(60.0, abs=50.0)
     with store.database.read() as connection:
         deadline_at = connection.execute(sa.select(tool_calls.c.deadline_at)).scalar_one()
-    assert abs(deadline_at - store.database.now()) < 600
+    assert abs(deadline_at - store.database.read_clock()) < 600
 
 
 @STEPS
@@ -244,9 +244,9 @@ def test_a_clock_that_really_goes_elsewhere_is_noticed_in_both_directions(own_st
         claim = store.turn(run_id, worker.pk)
         store.sweep()
         for ahead_s in (step_s, 0.0):
-            before = store.database.now()
+            before = store.database.read_clock()
             set_ahead(store, by, ahead_s)
-            assert abs(store.database.now() - before) > HOUR / 2, "the clock was set"
+            assert abs(store.database.read_clock() - before) > HOUR / 2, "the clock was set"
 
             swept = store.sweep()
 
@@ -257,9 +257,9 @@ def test_a_clock_that_really_goes_elsewhere_is_noticed_in_both_directions(own_st
 
 
 PAST = (
-    "answered_at applied_at archived_at began_at changed_at closed_at created_at deleted_at disabled_at draining_at "
-    "ended_at finished_at first_used_at last_run_at learnt_at listed_at marked_at modified_at paired_at past_at "
-    "paused_at placed_at recovered_at redacted_at removed_at revoked_at settled_at started_at"
+    "active_at answered_at applied_at archived_at began_at changed_at closed_at created_at deleted_at disabled_at "
+    "draining_at ended_at finished_at first_used_at last_run_at learnt_at listed_at marked_at modified_at paired_at "
+    "past_at paused_at placed_at recovered_at redacted_at removed_at revoked_at settled_at started_at"
 )
 """They tell of the past."""
 APART = {

@@ -179,7 +179,7 @@ def test_a_content_that_went_meanwhile_is_noticed_and_nothing_is_written(store: 
     effect = ended(store)
     claim = taken(store, effect)
     file = kept(store, "a.csv", b"erased meanwhile")
-    deleting.delete_blobs(store.database, 100, released_before=store.database.now() + 1)
+    deleting.delete_blobs(store.database, 100, released_before=store.database.read_clock() + 1)
     with pytest.raises(ContentGone):
         Gatherings(store.database).settle(claim, [file])
     assert rows_of(store, artifacts) == 0

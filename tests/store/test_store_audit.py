@@ -13,6 +13,7 @@ from test_store_retention import pruned
 
 import hermes_worker
 from hermes_worker.core.chat_commands import ChatRole
+from hermes_worker.core.forks import FORK_KEY, ForkMatch, ForkTerms, ForkTools
 from hermes_worker.core.key_states import Finding, KeyCondition
 from hermes_worker.core.limits import Limit, LimitName
 from hermes_worker.core.principals import KeyScope, Principal
@@ -21,6 +22,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention_rules import DEFAULT_RULES, InvalidRule, RetentionKind, parse_rule
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.spec import Multitask
+from hermes_worker.features.forks.rows import write_grades
 from hermes_worker.features.mcp_servers.rows import McpServers, NewMcpServer
 from hermes_worker.features.memory.rows import Memories
 from hermes_worker.features.memory.rules import MemoryAction, MemoryAuthor, MemoryKey, MemoryOperation, MemoryRules
@@ -56,7 +58,7 @@ from hermes_worker.store.runs.runs import RunNotFound, SessionActive
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import SessionChanges, Sessions
-from hermes_worker.store.tables import audit_log
+from hermes_worker.store.tables import audit_log, session_documents, sessions
 from hermes_worker.store.workers import Workers
 
 ANN = Actor(tenant="default", name="api:ann/key_1", address="192.0.2.7")
@@ -173,6 +175,12 @@ def do_everything(store: Store) -> None:
         tenant="acme", principal="x", name=SECRETIVE, purpose="user_data", media_type="text/plain", content=b"x"
     )
     uploads.delete(uploads.create(new, bytes_max=9).artifact_id)
+    replayed = store.submit(tags=("replay:nightly",))
+    terms = ForkTerms(run_id="run_x", step=0, rows=0, tools=ForkTools.OFFLINE, match=ForkMatch.STRICT)
+    with database.write() as connection:
+        pk = sa.select(sessions.c.pk).where(sessions.c.session_id == replayed.session_id).scalar_subquery()
+        connection.execute(sa.insert(session_documents).values(session_pk=pk, key=FORK_KEY, body=terms.to_json()))
+    write_grades(database, "default", "nightly", {replayed.run_id: {SECRETIVE: True}})
     Erasures(database).begin("acme", Person(is_everybody=True), by="somebody")
 
 
@@ -229,8 +237,8 @@ def test_a_row_is_never_changed_and_not_deleted_while_it_is_young(store: Store) 
             connection.execute(forbidden)
     old = {"tenant": "default", "actor": "api:bob/key_2", "act": "run.submit", "subject": "run_old", "facts": "{}"}
     with store.database.write() as connection:
-        connection.execute(sa.insert(audit_log).values(at=store.database.now() - 400 * 86_400.0, **old))
-        connection.execute(sa.insert(audit_log).values(at=store.database.now() - 40 * 86_400.0, **old))
+        connection.execute(sa.insert(audit_log).values(at=store.database.read_clock() - 400 * 86_400.0, **old))
+        connection.execute(sa.insert(audit_log).values(at=store.database.read_clock() - 40 * 86_400.0, **old))
     assert pruned(store, "audit=365d") == {"audit": 1}
     assert pruned(store, "audit=30d") == {"audit": 1}
     assert [row.actor for row in log(store)] == [ANN.name]

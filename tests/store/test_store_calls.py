@@ -47,7 +47,7 @@ def test_intent_is_on_record_before_the_tool_runs(store: Store) -> None:
 
     [view] = store.views.list_calls(run_id)
     assert (view.status, view.settled_at) == (CallStatus.RUNNING, None)
-    assert view.claimed_at == pytest.approx(store.database.now(), abs=5)
+    assert view.claimed_at == pytest.approx(store.database.read_clock(), abs=5)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_the_hint_carries_the_time_of_its_row(store: Store) -> None:
     with store.database.read() as connection:
         hinted_at = connection.execute(sa.select(runs.c.hinted_at)).scalar_one()
     assert created.hints[0].at == pytest.approx(hinted_at, abs=0.01)
-    assert created.hints[0].at == pytest.approx(store.database.now(), abs=5)
+    assert created.hints[0].at == pytest.approx(store.database.read_clock(), abs=5)
 
 
 def test_history_comes_before_the_first_message_of_a_new_session(store: Store) -> None:

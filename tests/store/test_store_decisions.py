@@ -61,6 +61,16 @@ def test_a_page_begins_below_a_number_and_a_kind_is_told_apart(store: Store) -> 
     assert [each.run_id for each in decisions(store, kind=WaitKind.INPUT)] == [runs[1]]
 
 
+def test_a_decision_says_with_which_other_arguments_the_call_ran(store: Store) -> None:
+    as_asked, changed, denied = asked(store), asked(store), asked(store)
+    Waits(store.database).approve(as_asked, ApprovalChoice.ONCE, by="cli:anna")
+    instead = '{"command":"rm -r build/tmp"}'
+    Waits(store.database).approve(changed, ApprovalChoice.ONCE, by="cli:anna", arguments=instead)
+    Waits(store.database).approve(denied, ApprovalChoice.DENY, by="cli:anna")
+    ran = {each.run_id: each.changed_arguments for each in decisions(store)}
+    assert ran == {as_asked: None, changed: instead, denied: None}
+
+
 def test_what_another_tenant_was_asked_is_not_there(store: Store) -> None:
     mine, theirs = asked(store), asked(store, tenant="acme")
     for run_id in (mine, theirs):

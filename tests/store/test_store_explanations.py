@@ -60,7 +60,7 @@ def test_a_held_step_names_its_holder_until_that_is_lost(store: Store) -> None:
     assert found.facts["held_since"] == found.since
     lease_until = found.facts["lease_until"]
     assert isinstance(lease_until, float)
-    assert lease_until > store.database.now()
+    assert lease_until > store.database.read_clock()
 
     store.vanish(worker)
     assert of(store, run_id).because is ExplainedReason.WORKER_LOST
@@ -73,7 +73,7 @@ def test_a_held_step_names_its_holder_until_that_is_lost(store: Store) -> None:
 
 def test_a_parked_run_says_until_when_and_for_whom(store: Store) -> None:
     store.worker("here")
-    parked, until = store.submit().run_id, store.database.now() + 60
+    parked, until = store.submit().run_id, store.database.read_clock() + 60
     store.runs.commit_failure(
         store.turn(parked), ev.CapacityAwaited(resume_at=until, recovery="{}", reason="the key rests")
     )
@@ -144,7 +144,7 @@ def test_a_new_session_whose_workspace_is_to_be_read_waits_for_a_worker_of_tools
 def test_a_task_of_a_server_is_named_with_the_time_at_which_it_is_looked_at(store: Store) -> None:
     store.worker("here")
     run_id = store.with_tools(Replay.ONCE)
-    begun_at = store.database.now()
+    begun_at = store.database.read_clock()
     task = RemoteTask(source="mcp-desk", task_id="secret", tool="print", begun_at=begun_at, failures=2)
     RemoteTasks(store.database).park(store.call(run_id), task)
 
@@ -164,7 +164,7 @@ def test_a_task_of_a_server_is_named_with_the_time_at_which_it_is_looked_at(stor
 @pytest.mark.parametrize("is_past", [True, False])
 def test_a_deadline_is_told(store: Store, is_past: bool) -> None:
     run_id = store.submit().run_id
-    at = store.database.now() + (-5 if is_past else 500)
+    at = store.database.read_clock() + (-5 if is_past else 500)
     with store.database.write() as connection:
         connection.execute(sa.update(runs).values(deadline_at=at))
 

@@ -32,6 +32,7 @@ def forked(store: Store, run_id: str, step: int, *, tools: ForkTools = ForkTools
         has_input=spec.input != [],
         terms=terms,
         prompt=said.get("prompt"),
+        title="a fork",
     )
     created = store.runs.create(
         new_run(
@@ -100,7 +101,9 @@ def test_a_fork_of_a_fork_reads_through_both(store: Store) -> None:
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(store: Store) -> None:
     run_id = original_of(store, 2)
-    with pytest.raises(NotForkable, match=r"has no step 3 .* there are 0, 1 and 2"):
+    with pytest.raises(NotForkable, match=r"has no step 4 .* there are 0, 1 and 2"):
+        forked(store, run_id, 4)
+    with pytest.raises(NotForkable, match=r"step 3 .* is its answer, .* behind step 0, 1 and 2"):
         forked(store, run_id, 3)
     with pytest.raises(NotForkable, match="has not begun"):
         forked(store, store.submit(delay_s=60.0).run_id, 0)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 import sqlalchemy as sa
 from support.store import TTL_S, Store, asks
 
 from hermes_worker.core.replay import Replay
+from hermes_worker.schemas.fleet import WorkerObject
 from hermes_worker.store import worker_claims as holdings
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.tables import workers
-from hermes_worker.store.worker_claims import WorkerView, load_workers
+from hermes_worker.store.worker_claims import load_workers
 from hermes_worker.store.workers import Registration, WorkerNotFound
 
 
@@ -23,7 +22,7 @@ def beat(store: Store, registration: Registration, *, is_draining: bool = False,
     return renewed.draining_at is not None
 
 
-def only(store: Store) -> WorkerView:
+def only(store: Store) -> WorkerObject:
     [view] = load_workers(store.database)
     return view
 
@@ -39,14 +38,14 @@ def test_a_worker_shows_what_it_holds_the_oldest_first(store: Store) -> None:
     found = load_workers(store.database)
     assert [view.name for view in found] == ["busy", "idle"]
     assert [view.worker_id for view in found] == [busy.worker_id, idle.worker_id]
-    assert found[0].queues == ("model", "tools")
+    assert found[0].queues == ["model", "tools"]
     assert found[0].held == {"model": 1, "tool": 1}
     assert [(step.kind, step.run_id, step.tenant, step.position, step.tool) for step in found[0].steps] == [
         ("tool", first, "default", 1, "tool1"),
         ("model", second, "acme", None, None),
     ]
     assert (found[1].held, found[1].steps) == ({}, [])
-    assert asdict(found[0])["held"] == {"model": 1, "tool": 1}
+    assert found[0].model_dump()["held"] == {"model": 1, "tool": 1}
 
 
 def test_every_claim_is_counted_and_the_oldest_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hermes_worker.core.effects import CallHook, SendDelivery
 from hermes_worker.core.hooks import build_observed
 from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import Sealer, build_text_keys, stored_text
+from hermes_worker.store.engine.sealing import Sealer, build_text_keys, select_stored_text
 from hermes_worker.store.gateway import GatewayRows
 from hermes_worker.store.home_rows import convert_rows, finish_conversion
 from hermes_worker.store.hooks.calls import HookCalls
@@ -51,7 +51,9 @@ def ref(root: str, kind: str = "local") -> str:
 
 def stored(store: Store) -> list[str]:
     with store.database.read() as connection:
-        return list(connection.execute(sa.select(stored_text(sessions.c.workspace)).order_by(sessions.c.pk)).scalars())
+        return list(
+            connection.execute(sa.select(select_stored_text(sessions.c.workspace)).order_by(sessions.c.pk)).scalars()
+        )
 
 
 def root_of(store: Store, run_id: str) -> str:

@@ -36,7 +36,7 @@ def park(store: Store, *credentials: str) -> str:
     run_id = store.submit().run_id
     claim = store.turn(run_id)
     event = ev.CapacityAwaited(
-        resume_at=store.database.now() + 300,
+        resume_at=store.database.read_clock() + 300,
         recovery=json.dumps({}),
         memory=dump_recovery_state(RecoveryState()),
         reason="no money",

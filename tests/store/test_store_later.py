@@ -18,7 +18,9 @@ from hermes_worker.store.tables import runs
 def pass_time(store: Store, run_id: str) -> None:
     """The moment comes for which a run was put off."""
     with store.database.write() as connection:
-        connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(not_before=store.database.now() - 1))
+        connection.execute(
+            sa.update(runs).where(runs.c.run_id == run_id).values(not_before=store.database.read_clock() - 1)
+        )
 
 
 def due(store: Store) -> int:
@@ -31,14 +33,14 @@ def test_a_run_that_is_put_off_waits_without_a_hint(store: Store) -> None:
     swept = store.sweep()
 
     assert (created.hints, swept.hints, store.due(created.run_id)) == ([], (), [])
-    assert created.not_before == pytest.approx(store.database.now() + 3600, abs=30)
+    assert created.not_before == pytest.approx(store.database.read_clock() + 3600, abs=30)
     assert store.status(created.run_id) is RunStatus.QUEUED
     assert due(store) == 0
     check(store)
 
 
 def test_the_sweeper_begins_it_when_its_time_has_come(store: Store) -> None:
-    run_id = store.submit(not_before=store.database.now() + 3600, session_id="s", input="now").run_id
+    run_id = store.submit(not_before=store.database.read_clock() + 3600, session_id="s", input="now").run_id
     pass_time(store, run_id)
 
     swept = store.sweep()
@@ -52,7 +54,7 @@ def test_the_sweeper_begins_it_when_its_time_has_come(store: Store) -> None:
 
 
 def test_a_time_that_has_passed_is_none(store: Store) -> None:
-    created = store.submit(not_before=store.database.now() - 10)
+    created = store.submit(not_before=store.database.read_clock() - 10)
 
     assert (len(created.hints), created.not_before) == (1, None)
 
@@ -83,7 +85,7 @@ def test_its_time_counts_from_when_it_may_begin(store: Store) -> None:
 
 
 def test_a_deadline_ends_it_before_its_time_if_it_comes_first(store: Store) -> None:
-    now = store.database.now()
+    now = store.database.read_clock()
     run_id = store.submit(delay_s=100.0, deadline=now + 200.0).run_id
     with store.database.write() as connection:
         kept = connection.execute(sa.select(runs.c.deadline_at)).scalar_one()

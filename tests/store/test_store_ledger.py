@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from support.questions import DANGER
@@ -24,10 +25,10 @@ def test_calls_come_in_the_order_in_which_the_model_asked_page_by_page(store: St
     ledger = Ledger(store.database)
 
     found = ledger.list_calls(run_id)
-    first = found[0].iteration
+    first = found[0].row.iteration
     places = [(first, 0), (first, 1), (first + 1, 0)]
-    assert [(call.iteration, call.position) for call in found] == places
-    assert [(call.name, call.replay, call.status) for call in found] == [
+    assert [(call.row.iteration, call.row.position) for call in found] == places
+    assert [(call.row.name, call.row.replay, call.row.status) for call in found] == [
         ("tool0", "pure", CallStatus.SUCCEEDED),
         ("tool1", "once", CallStatus.SUCCEEDED),
         ("tool0", "keyed", CallStatus.PENDING),
@@ -42,8 +43,8 @@ def test_a_call_shows_who_holds_it_and_who_died_with_it(store: Store) -> None:
     run_id = store.with_tools(Replay.PURE)
     first = store.worker("first")
     store.call(run_id, owner=first.pk)
-    [call] = Ledger(store.database).list_calls(run_id)
-    assert (call.name, call.worker, call.attempts, call.deaths, call.settled_at) == ("tool0", "first", 1, 0, None)
+    [call] = [found.row for found in Ledger(store.database).list_calls(run_id)]
+    assert (call.name, call.worker, call.attempt, call.deaths or 0, call.settled_at) == ("tool0", "first", 1, 0, None)
     assert call.claimed_at is not None
 
     store.vanish(first)
@@ -51,8 +52,8 @@ def test_a_call_shows_who_holds_it_and_who_died_with_it(store: Store) -> None:
     store.sweep()
     store.call(run_id, owner=store.worker("second").pk)
 
-    [call] = Ledger(store.database).list_calls(run_id)
-    assert (call.worker, call.attempts) == ("second", 2)
+    [call] = [found.row for found in Ledger(store.database).list_calls(run_id)]
+    assert (call.worker, call.attempt) == ("second", 2)
 
 
 def test_a_call_has_its_arguments_and_its_result(store: Store) -> None:
@@ -60,13 +61,17 @@ def test_a_call_has_its_arguments_and_its_result(store: Store) -> None:
     [first, second] = Ledger(store.database).list_calls(run_id)
     store.settle(run_id, 1, "it worked")
 
-    open_call = Ledger(store.database).load_call(run_id, first.iteration, 0)
-    assert (open_call.tool_call_id, json.loads(open_call.arguments), open_call.result) == ("call_0", {"n": 0}, None)
-    settled = Ledger(store.database).load_call(run_id, second.iteration, 1)
-    assert (settled.tool_call_id, json.loads(settled.arguments)) == ("call_1", {"n": 1})
+    open_call = Ledger(store.database).load_call(run_id, first.row.iteration, 0)
+    assert (open_call.request["id"], json.loads(open_call.request["function"]["arguments"]), open_call.result) == (
+        "call_0",
+        {"n": 0},
+        None,
+    )
+    settled = Ledger(store.database).load_call(run_id, second.row.iteration, 1)
+    assert (settled.request["id"], json.loads(settled.request["function"]["arguments"])) == ("call_1", {"n": 1})
     assert settled.result == "it worked"
     assert settled.changed_arguments is None
-    assert settled.entry.settled_at is not None
+    assert settled.row.settled_at is not None
 
 
 def test_what_a_person_allowed_stands_beside_what_the_model_wrote(store: Store) -> None:
@@ -75,10 +80,19 @@ def test_what_a_person_allowed_stands_beside_what_the_model_wrote(store: Store) 
     Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:anna")
 
     [entry] = Ledger(store.database).list_calls(run_id)
-    found = Ledger(store.database).load_call(run_id, entry.iteration, entry.position)
-    assert json.loads(found.arguments) == {"n": 0}
+    found = Ledger(store.database).load_call(run_id, entry.row.iteration, entry.row.position)
+    assert json.loads(found.request["function"]["arguments"]) == {"n": 0}
     assert found.changed_arguments == '{"command":"rm -r build"}'
     assert "rm -r build" in entry.about, "a list says what ran, and not what was asked for"
+
+
+def test_a_call_that_was_allowed_as_it_was_has_no_other_arguments(store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE)
+    question = replace(DANGER, request={**DANGER.request, "arguments": '{ "n":0}'})
+    Waits(store.database).ask(store.call(run_id), question)
+    Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:anna")
+    [entry] = Ledger(store.database).list_calls(run_id)
+    assert Ledger(store.database).load_call(run_id, entry.row.iteration, entry.row.position).changed_arguments is None
 
 
 def test_what_is_not_there_is_named(store: Store) -> None:

@@ -145,13 +145,14 @@ def test_a_list_says_what_each_run_is_and_what_was_asked(store: Store) -> None:
     store.answer(root)
     store.answer(child)
     slot = store.submit(source="cron", input="[SYSTEM: a job]", about="nightly, 2026-11-29 04:00 CET").run_id
-    judged = store.submit(source="evaluation", input="Compare the offers again").run_id
+    judged = store.submit(source="evaluation", input="Compare the offers again", tags=("evaluation",)).run_id
+    judge = store.submit(input="Is the goal reached?", tags=("chat", "evaluation")).run_id
     views = {view.run_id: view for view in Listing(store.database).list_page(RunFilter()).views}
-    [follow_up] = views.keys() - {root, child, slot, judged}
+    [follow_up] = views.keys() - {root, child, slot, judged, judge}
 
-    kinds = ["request", "child", "job", "follow_up", "evaluation"]
-    assert [views[one].kind for one in (root, child, slot, follow_up, judged)] == kinds
-    assert ids(store, kinds=(RunKind.EVALUATION,)) == [judged]
+    kinds = ["request", "child", "job", "follow_up", "evaluation", "evaluation"]
+    assert [views[one].kind for one in (root, child, slot, follow_up, judged, judge)] == kinds
+    assert ids(store, kinds=(RunKind.EVALUATION,)) == [judge, judged]
     assert ids(store, kinds=(RunKind.REQUEST, RunKind.JOB)) == [slot, root]
     assert ids(store, kinds=(RunKind.FOLLOW_UP, RunKind.CHILD)) == [follow_up, child]
     assert ids(store, kinds=(RunKind.REVIEW,)) == []

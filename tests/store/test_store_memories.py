@@ -27,7 +27,7 @@ from hermes_worker.features.memory.rules import (
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, stored_text
+from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, select_stored_text
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import memory_versions, runs
 
@@ -211,7 +211,7 @@ def test_what_is_remembered_is_encrypted_at_rest(store: Store) -> None:
     try:
         add(Memories(database), "likes tea")
         with store.database.read() as connection:
-            [stored] = connection.execute(sa.select(stored_text(memory_versions.c.content))).scalars()
+            [stored] = connection.execute(sa.select(select_stored_text(memory_versions.c.content))).scalars()
         assert str(stored).startswith(MARK) and "tea" not in str(stored)
         assert contents(Memories(database)) == ["likes tea"]
     finally:

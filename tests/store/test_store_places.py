@@ -12,7 +12,7 @@ from support.store import ANSWER, Store, new_run
 
 from hermes_worker.core.fair_share import FleetPlace, ShareSize
 from hermes_worker.core.run import RunStatus
-from hermes_worker.observe import reset_counters, snapshot_counters
+from hermes_worker.observe import copy_counters, reset_counters
 from hermes_worker.store.access.principals import Tenants
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.admission import ShareReading, fill_places, load_places, sweep_places
@@ -258,5 +258,5 @@ def test_what_is_read_for_metrics_is_what_the_rows_say_and_names_no_tenant(share
         reading = found.shares[share]
         assert (reading.held, reading.at_work) == (said[tenant].count("H"), said[tenant].count("T"))
         assert reading.oldest_held_s == pytest.approx(90.0, abs=60.0)
-        assert snapshot_counters()[f"places.given.{share}"] == said[tenant].count("T")
+        assert copy_counters()[f"places.given.{share}"] == said[tenant].count("T")
     assert found.shares[ShareSize.USUAL] == ShareReading()

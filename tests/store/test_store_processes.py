@@ -81,7 +81,7 @@ class Watched:
                 self.sent.extend(hints)
                 return len(hints)
 
-            def depths(inner) -> None:
+            def count_waiting(inner) -> None:
                 return None
 
         parts = WatchContext(

@@ -20,7 +20,7 @@ from hermes_worker.features.provider_keys.rows import (
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import TenantNotFound, Tenants
 from hermes_worker.store.engine.database import Database, TextsInClear
-from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, stored_text
+from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, select_stored_text
 from hermes_worker.store.tables import audit_log, provider_keys
 
 KEY, OTHER = "sk-acme-0123456789", "sk-acme-9876543210"
@@ -40,7 +40,9 @@ def keys(store: Store) -> Iterator[ProviderKeys]:
 
 def stored(store: Store) -> list[str]:
     with store.database.read() as connection:
-        return [str(value) for value in connection.execute(sa.select(stored_text(provider_keys.c.secret))).scalars()]
+        return [
+            str(value) for value in connection.execute(sa.select(select_stored_text(provider_keys.c.secret))).scalars()
+        ]
 
 
 def test_a_key_is_encrypted_and_its_row_shows_nothing_of_it(store: Store, keys: ProviderKeys) -> None:

@@ -14,7 +14,7 @@ from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.replay import Replay
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.restore_detection import mark_epoch
-from hermes_worker.store.rewinds import REWOUND_KEY, Rewind, RewoundPart, load_rewound, settled_since
+from hermes_worker.store.rewinds import REWOUND_KEY, Rewind, RewoundPart, load_rewound, match_calls_settled_since
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
 from hermes_worker.store.sessions import Sessions
@@ -107,7 +107,7 @@ def test_a_retried_run_leaves_its_effects_and_takes_its_permissions_along(store:
 
 def test_a_restored_checkpoint_leaves_what_was_done_outside(store: Store) -> None:
     run_id = paid(store)
-    rewind = Rewind(calls=settled_since(0.0), files_note="files are back", besides=frozenset({"patch"}))
+    rewind = Rewind(calls=match_calls_settled_since(0.0), files_note="files are back", besides=frozenset({"patch"}))
     RunWorkspaces(store.database).record_restore(run_id, "abc", before="def", files=1, rewind=rewind)
     part = part_of(store, "s")
     assert part is not None

@@ -62,7 +62,7 @@ def crowded(own_postgres_store: Store) -> Store:
     """A PostgreSQL database with 100,000 open runs: queued, parked, asking, and with tools due and running."""
     store = own_postgres_store
     with store.database.write() as connection:
-        facts = {"now": store.database.now(), "count": OPEN_RUNS, "version": STATE_VERSION, "owner": store.owner}
+        facts = {"now": store.database.read_clock(), "count": OPEN_RUNS, "version": STATE_VERSION, "owner": store.owner}
         for statement in _FILL.format(**facts).split(";\n"):
             if statement.strip():
                 connection.exec_driver_sql(statement.replace("%", "%%"))

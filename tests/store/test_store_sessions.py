@@ -13,6 +13,7 @@ from support.store import Store, asks, new_run, settlement
 from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.retention_rules import DEFAULT_RULES, RetentionKind, RetentionRule
+from hermes_worker.core.short_ids import AmbiguousId
 from hermes_worker.core.titles import hash_title
 from hermes_worker.features.retention.erasure_rows import Erasures
 from hermes_worker.features.retention.erasure_rules import Person
@@ -55,6 +56,60 @@ def test_a_page_goes_on_where_the_one_before_ended_whatever_is_opened_meanwhile(
     second = its.list_page(SessionPage(limit=2, before=first[-1].label.name))
     assert [view.label.name for view in (*first, *second)] == ["s4", "s3", "s2", "s1"]
     assert [view.label.name for view in its.list_page(SessionPage(limit=2, offset=1))] == ["s4", "s3"]
+
+
+def test_the_session_with_the_newest_activity_comes_first_and_a_page_below_a_place_keeps_it(
+    store: Store, its: Sessions
+) -> None:
+    for n in range(5):
+        talk(store, f"s{n}", "hello")
+    talk(store, "s1", "again")
+    begun = store.submit(input="more", session_id="s0", source="api").run_id
+    first = its.list_page(SessionPage(limit=2))
+    assert [view.label.name for view in first] == ["s0", "s1"]
+    store.answer(begun)
+    talk(store, "s1", "and again")
+    second = its.list_page(SessionPage(limit=2, below=first[-1].place))
+    assert [view.label.name for view in second] == ["s4", "s3"], "a turn of s1 moved it, and not the place"
+    assert [view.label.name for view in its.list_page(SessionPage(limit=2))] == ["s1", "s0"]
+    with store.database.write() as connection:
+        connection.execute(sa.update(sessions).values(active_at=0))
+    old = its.list_page(SessionPage(limit=2))
+    rest = its.list_page(SessionPage(limit=9, below=old[-1].place))
+    assert [view.label.name for view in (*old, *rest)] == ["s4", "s3", "s2", "s1", "s0"], "equal times go by age"
+
+
+def test_a_reference_is_an_id_a_name_a_title_or_the_beginning_of_one_thing(store: Store, its: Sessions) -> None:
+    [first] = talk(store, "plan-of-the-house", "the plan")
+    [second] = talk(store, "plant", "water it")
+    theirs = store.submit(input="theirs", session_id="elsewhere", source="cli").run_id
+    its.change("plant", SessionChanges(title="Green things"))
+    its.fork("plant", name="copy")
+    for written in ("plan-of-the-house", "plan-of", first[:16], first[4:16], first[4:16].upper()):
+        assert its.complete_reference(written) == "plan-of-the-house", written
+    assert its.complete_reference("elsewhere") == its.complete_reference(theirs[:20]) == theirs
+    assert its.complete_reference("Green things") == "copy", "the newest of a title and its numbered forks"
+    assert its.complete_reference("plant") == "plant", "a whole name is no beginning"
+    with pytest.raises(AmbiguousId, match=r"'pla' may mean several sessions: plant \('Green things'\), plan-of"):
+        its.complete_reference("pla")
+    for title in ("twice", "other"):
+        talk(store, title, "Say it twice")
+    with pytest.raises(AmbiguousId, match=r"other \('Say it twice'\), twice"):
+        its.complete_reference("Say it twice")
+    for written in ("nothing", "run_", "%", first[:-1] + "z", ""):
+        with pytest.raises(SessionNotFound):
+            its.complete_reference(written)
+    with pytest.raises(SessionNotFound):
+        Sessions(store.database, "acme").complete_reference(second[:20])
+
+
+def test_a_fork_without_a_name_is_called_the_same_by_every_source(store: Store, its: Sessions) -> None:
+    talk(store, "s", "hello")
+    fork = Sessions(store.database, source="cli").fork("run_" + its.get("s").label.id[4:])
+    assert fork.source == "cli"
+    assert {fork.label.choose_reference(source) for source in ("api", "cli")} == {fork.label.id}
+    assert its.get(fork.label.id).label == fork.label
+    assert fork.label.describe_for("api") == fork.label.id
 
 
 def test_a_session_says_what_its_runs_come_to(store: Store, its: Sessions) -> None:

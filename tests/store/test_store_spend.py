@@ -13,7 +13,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.features.spend import rows as spend
 from hermes_worker.features.spend.rows import SpendBy, SpendQuery, SpendRow, load_spend
 from hermes_worker.store.runs import listing
-from hermes_worker.store.tables import firings, jobs, runs
+from hermes_worker.store.tables import firings, jobs, runs, sessions
 
 DAY_S = 86_400.0
 FIRST = 20_000 * DAY_S  # 2024-10-04
@@ -79,7 +79,7 @@ def test_a_tenant_sees_its_own_and_operators_see_all(store: Store) -> None:
 
 
 def test_what_a_run_delegated_counts_for_the_job_and_the_session_in_which_its_tree_began(store: Store) -> None:
-    root = store.with_tools(Replay.PURE, session_id="talk")
+    root = store.with_tools(Replay.PURE, session_id="talk", input="Count the files\nof src")
     [child] = store.delegate(root, 1)
     other = store.submit().run_id
     job_of(store, root, "0123456789ab")
@@ -89,7 +89,10 @@ def test_what_a_run_delegated_counts_for_the_job_and_the_session_in_which_its_tr
     assert sums(store, SpendBy.JOB) == [(None, 1, Decimal(8)), ("0123456789ab", 2, Decimal(5))]
     assert [row.name for row in rows(store, SpendBy.JOB)] == [None, "nightly"]
     assert sums(store, SpendBy.SESSION) == [(other, 1, Decimal(8)), (root, 2, Decimal(5))]
-    assert [row.name for row in rows(store, SpendBy.SESSION)] == [None, "talk"]
+    assert [row.name for row in rows(store, SpendBy.SESSION)] == ["hello", "Count the files"]
+    with store.database.write() as connection:
+        connection.execute(sa.update(sessions).values(title=None))
+    assert [row.name for row in rows(store, SpendBy.SESSION)] == [None, "talk"], "of before there were titles"
 
 
 def test_what_is_unknown_is_never_zero(store: Store) -> None:

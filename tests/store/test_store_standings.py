@@ -58,7 +58,7 @@ def test_a_suspect_says_that_it_is_to_be_tried_apart(store: Store) -> None:
 def test_a_parked_run_says_what_the_provider_answered(store: Store) -> None:
     run_id = store.submit().run_id
     claim = store.turn(run_id)
-    until = store.database.now() + 60
+    until = store.database.read_clock() + 60
     store.runs.commit_failure(claim, ev.CapacityAwaited(resume_at=until, recovery="{}", reason="it answered 500"))
     found = of(store, run_id)
     assert (found.reason, found.text, found.until) == (StandingReason.WAITING_FOR_PROVIDER, "it answered 500", until)

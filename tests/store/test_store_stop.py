@@ -42,7 +42,7 @@ def _asking(store: Store) -> str:
 
 def _parked(store: Store) -> str:
     run_id = _queued(store)
-    awaited = ev.CapacityAwaited(resume_at=store.database.now() + 60, recovery="{}")
+    awaited = ev.CapacityAwaited(resume_at=store.database.read_clock() + 60, recovery="{}")
     store.runs.commit_failure(store.turn(run_id), awaited)
     return run_id
 
@@ -172,6 +172,21 @@ def test_a_run_that_has_ended_stays_as_it_ended(store: Store) -> None:
 
     assert store.runs.request_stop(run_id) == (RunStatus.COMPLETED, [])
     assert store.event_names(run_id)[-1] == "run.completed"
+
+
+def test_a_run_that_waits_for_its_session_frees_nothing_when_it_is_stopped(store: Store) -> None:
+    at_work = store.submit(session_id="s").run_id
+    claim = store.turn(at_work)
+    waiting, last = (store.submit(session_id="s").run_id for _ in range(2))
+
+    assert store.runs.request_stop(waiting) == (RunStatus.CANCELLED, [])
+
+    check(store)
+    assert store.views.load_run(last).started_at is None
+    store.runs.commit_reply(claim, ANSWER, ())
+    store.answer(last)
+    assert store.views.load_run(last).status is RunStatus.COMPLETED
+    check(store)
 
 
 def test_a_run_that_is_not_there_cannot_be_stopped(store: Store) -> None:

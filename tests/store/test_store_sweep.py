@@ -302,7 +302,7 @@ def test_a_message_is_given_time_before_it_counts_as_lost(store: Store) -> None:
     swept = store.sweep(EMPTY)
 
     assert [hint.effect for hint in swept.hints] == [Iterate(run_id=run_id, iteration=1, attempt=1)]
-    assert swept.hints[0].at == pytest.approx(store.database.now(), abs=5)
+    assert swept.hints[0].at == pytest.approx(store.database.read_clock(), abs=5)
 
 
 def test_an_empty_queue_holds_no_message_so_what_is_due_is_sent_again(store: Store) -> None:
@@ -368,7 +368,7 @@ def test_a_message_that_was_barely_overtaken_is_not_lost(store: Store) -> None:
 def test_what_a_dead_worker_started_proves_nothing(store: Store) -> None:
     worker = store.worker()
     store.submit()
-    store.workers.renew(worker, ttl_s=TTL_S, watermarks={"model": store.database.now() + 1_000})
+    store.workers.renew(worker, ttl_s=TTL_S, watermarks={"model": store.database.read_clock() + 1_000})
     store.let_pass(100)
 
     assert store.sweep(FULL).resent == 0
@@ -378,7 +378,7 @@ def test_a_watermark_of_another_queue_proves_nothing(store: Store) -> None:
     worker = store.worker(ttl_s=1e6)
     store.submit()
     store.let_pass(100)
-    store.workers.renew(worker, ttl_s=1e6, watermarks={"tools": store.database.now()})
+    store.workers.renew(worker, ttl_s=1e6, watermarks={"tools": store.database.read_clock()})
 
     assert store.sweep(FULL).resent == 0
 
@@ -461,7 +461,7 @@ def test_a_flushed_broker_is_refilled_from_the_rows(store: Store) -> None:
 
 def _fill_with_queued_runs(store: Store, count: int) -> None:
     """Queued runs whose first call is due, made by the database itself."""
-    facts = {"count": count, "now": store.database.now(), "version": STATE_VERSION}
+    facts = {"count": count, "now": store.database.read_clock(), "version": STATE_VERSION}
     with store.database.write() as connection:
         facts["first"] = connection.execute(sa.select(sa.func.coalesce(sa.func.max(sessions.c.pk), 0))).scalar_one() + 1
         for statement in (_BULK_SESSIONS, _BULK_RUNS):
@@ -487,7 +487,7 @@ insert into runs (tenant, run_id, session_pk, model, status, state_version, iter
 
 
 def park(store: Store, run_id: str, seconds: float) -> None:
-    awaited = ev.CapacityAwaited(resume_at=store.database.now() + seconds, recovery='{"tries":1}')
+    awaited = ev.CapacityAwaited(resume_at=store.database.read_clock() + seconds, recovery='{"tries":1}')
     store.runs.commit_failure(store.turn(run_id), awaited)
 
 

@@ -126,7 +126,7 @@ def test_the_budget_says_what_is_reserved_and_spent_and_by_whom(store: Store) ->
     store.turn(grandchild)
     found = Trees(store.database).load_budget(root)
     assert found.owner_run_id == root
-    dimensions = {dimension: rest for dimension, *rest in found.dimensions()}
+    dimensions = {dimension: rest for dimension, *rest in found.iterate_dimensions()}
     assert dimensions[Dimension.ITERATIONS] == [10, 1, 2]
     assert dimensions[Dimension.TOKENS] == [1_000, 15, 30]
     assert dimensions[Dimension.TOOL_CALLS] == [None, 0, 2]
@@ -156,7 +156,7 @@ def test_a_run_alone_has_its_own_model_calls_and_no_children(store: Store) -> No
     run_id = store.with_tools(Replay.PURE, iterations_max=7)
     found = Trees(store.database).load_budget(run_id)
     assert (found.owner_run_id, list(found.children), found.children_total) == (run_id, [], 0)
-    assert next(found.dimensions()) == (Dimension.ITERATIONS, 7, 0, 1)
+    assert next(found.iterate_dimensions()) == (Dimension.ITERATIONS, 7, 0, 1)
     with pytest.raises(RunNotFound):
         Trees(store.database).load_budget("run_x")
 

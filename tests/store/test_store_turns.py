@@ -154,7 +154,7 @@ def test_a_failed_model_call_fails_the_run_visibly(store: Store) -> None:
 
 def test_a_run_that_waits_for_capacity_is_parked_as_a_row(store: Store) -> None:
     run_id = store.submit().run_id
-    awaited = ev.CapacityAwaited(resume_at=store.database.now() + 60, recovery='{"tries":1}')
+    awaited = ev.CapacityAwaited(resume_at=store.database.read_clock() + 60, recovery='{"tries":1}')
 
     assert store.runs.commit_failure(store.turn(run_id), awaited) == []
 

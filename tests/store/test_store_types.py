@@ -16,6 +16,7 @@ UNTYPED = {
     "runs/views.py has_kind": "a condition of SQLAlchemy",
     "rewinds.py RewoundPart": "the fields of a dataclass, as JSON",
     "features/forks/rows.py open_fork": "columns to be written",
+    "features/forks/rows.py load_replies": "replies, as JSON",
     "engine/prepared.py": "drivers, and statements that are compiled for them, have no types of their own",
     "engine/database.py": "hooks of SQLAlchemy, which hands in connections of drivers without types",
     "hooks/calls.py HookFacts": "the data of an event, as JSON",
@@ -37,11 +38,21 @@ UNTYPED = {
     "access/principals.py _load_pairs": "the second column of two, which is a time once and a count twice",
 }
 """Where ``Any`` stands for something of ours, and why."""
-OF_SQLALCHEMY = {"Column", "ColumnElement", "CompoundSelect", "CursorResult", "Label", "ReturningUpdate", "Select"}
+OF_SQLALCHEMY = {
+    "Column",
+    "ColumnElement",
+    "CompoundSelect",
+    "CursorResult",
+    "Label",
+    "Result",
+    "ReturningUpdate",
+    "Select",
+}
 """Its types take those of the columns, which a ``NamedTuple`` says for us."""
 _GIVES_ROWS = {"first", "one", "all", "one_or_none", "fetchall", "fetchone"}
 _NO_COLUMNS = {
     "close",
+    "freeze",
     "rowcount",
     "scalar",
     "scalar_one_or_none",

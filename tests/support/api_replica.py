@@ -3,7 +3,6 @@ killed."""
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.process
 import os
 from collections.abc import Mapping
@@ -14,15 +13,13 @@ from hermes_worker.api.server import ApiServer, open_sockets
 from hermes_worker.system import faults
 from hermes_worker.wiring import open_client
 from support.patience import PATIENCE_S
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["hermes_worker.api.server"])
+from support.replicas import FORKS
 
 
 def start(environ: Mapping[str, str], *, plan: str = "") -> tuple[multiprocessing.process.BaseProcess, str]:
     """A server in a process of its own, with fault points armed by ``plan``; and its address."""
-    ours, theirs = _FORKS.Pipe(duplex=False)
-    process = _FORKS.Process(target=main, args=(dict(environ), plan, theirs), daemon=True)
+    ours, theirs = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=main, args=(dict(environ), plan, theirs), daemon=True)
     process.start()
     if not ours.poll(PATIENCE_S):
         process.kill()

@@ -6,7 +6,6 @@ The clock of a replica is the row of ``simulated_clock``, plus what ``clock_jump
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.process
 import os
 import time
@@ -18,14 +17,12 @@ from hermes_worker import settings as settings_module
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.worker.celery import build_celery_app
 from scheduler.beat import Scheduler
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["scheduler.beat", "celery.beat", "psycopg"])
+from support.replicas import FORKS
 
 
 def start(name: str, environ: Mapping[str, str]) -> multiprocessing.process.BaseProcess:
     """A replica in a process of its own."""
-    process = _FORKS.Process(target=main, args=(name, dict(environ)), daemon=True)
+    process = FORKS.Process(target=main, args=(name, dict(environ)), daemon=True)
     process.start()
     return process
 

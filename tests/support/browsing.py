@@ -31,7 +31,7 @@ from hermes_worker.browser.declarations import build_browser_extension
 from hermes_worker.browser.host import build_browser_host
 from hermes_worker.browser.relay import BrowserRelay
 from hermes_worker.browser.visits import SessionBrowsers
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.extension import explain_missing_extra, load_reference
 from hermes_worker.hosting.host import HostOptions
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
@@ -132,7 +132,7 @@ class Surfer:
 
     def do(self, tool: str, **arguments: object) -> dict[str, Any]:
         """The result's document, out of its wrapper."""
-        result = run_tool(self._tools[f"browser_{tool}"], canonical_json(arguments), self._context)
+        result = run_tool(self._tools[f"browser_{tool}"], dump_canonical_json(arguments), self._context)
         self.text = result.text
         if result.consultation is not None:
             return {"consultation": result.consultation}

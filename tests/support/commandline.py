@@ -182,7 +182,6 @@ class Running:
     """A command in the background. It has a session of its own, as in a terminal of its own."""
 
     def __init__(self, start: Callable[[Sequence[IO[Any]]], Process]) -> None:
-        self.began = time.monotonic()
         reader, writer = os.pipe()
         with Path(os.devnull).open() as nothing, os.fdopen(writer) as output:
             self._process = start((nothing, output, output))
@@ -215,11 +214,6 @@ class Running:
             return match
 
         return wait_for(found, within_s=within_s, saying=f"for {pattern!r}; so far:\n{self.output}")
-
-    def seconds_until(self, pattern: str) -> float:
-        """From the start of the command to the first line that matches."""
-        compiled = re.compile(pattern)
-        return next(at for at, line in self._lines if compiled.search(line)) - self.began
 
     def note_tree(self) -> list[psutil.Process]:
         """Every process below this one now; ``survivors`` looks for all that were ever noted."""

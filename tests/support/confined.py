@@ -26,7 +26,7 @@ from hermes_worker.workspaces.sandbox.policy import (
     SandboxMode,
     SandboxPolicy,
     find_unseen,
-    hidden_paths,
+    list_hidden_paths,
 )
 from hermes_worker.workspaces.sandbox.proxy import EgressProxy
 
@@ -106,7 +106,7 @@ def furnish(folder: Path, secrets: Sequence[str] = SECRETS) -> tuple[Path, Path,
 
 def policy_of(home: Path, product: Path, profile: Profile) -> SandboxPolicy:
     """What a worker of this home asks for."""
-    hidden = tuple(os.path.realpath(path) for path in hidden_paths(str(home), (str(product),)))
+    hidden = tuple(os.path.realpath(path) for path in list_hidden_paths(str(home), (str(product),)))
     readable = find_unseen((sys.prefix, sys.base_prefix), profile, hidden)
     return SandboxPolicy(profile=profile, readable=readable, hidden=hidden)
 

@@ -144,6 +144,8 @@ def _configured(directory: Path) -> dict[str, str]:
         "CONTAINERS_CONF": str(containers),
         "CONTAINERS_REGISTRIES_CONF": os.devnull,
         "TMPDIR": str(directory),
+        # Its clock would be a timer of systemd's; who wants to know runs a check.
+        "DISABLE_HC_SYSTEMD": "true",
     }
 
 
@@ -167,33 +169,3 @@ def seconds(duration: str) -> float:
             digits += character
     assert not digits, duration
     return total
-
-
-def arguments_of(service: dict[str, Any], *, owns_volumes: bool = False) -> list[str]:
-    """What ``podman run`` is told of a service, as ``docker-compose config --format json`` writes it: everything that
-    says as whom it runs and what it may do, sees and gets. Not its limits of processor and memory: there are no
-    control groups here. ``owns_volumes``: the volumes that it writes to are given to its user, as an image does whose
-    directories belong to that user."""
-    said = ["--network=host", "--add-host=postgres:127.0.0.1", "--add-host=valkey:127.0.0.1"]
-    said += [f"--user={service['user']}"] * ("user" in service)
-    said += ["--read-only", "--read-only-tmpfs=false"] * service.get("read_only", False)
-    said += [f"--cap-drop={name}" for name in service.get("cap_drop", ())]
-    said += [f"--security-opt={option.replace(':true', '')}" for option in service.get("security_opt", ())]
-    said += [f"--tmpfs={mount}" for mount in service.get("tmpfs", ())]
-    for name, value in service.get("environment", {}).items():
-        said += [f"--env={name}={value.replace('$$', '$')}"] if value is not None else []
-    for volume in service.get("volumes", ()):
-        assert volume["type"] in ("volume", "bind"), volume
-        way = ":ro" if volume.get("read_only") else ":U" if owns_volumes else ""
-        said.append(f"--volume={volume['source']}:{volume['target']}{way}")
-    if grace := service.get("stop_grace_period"):
-        said.append(f"--stop-timeout={seconds(grace):.0f}")
-    test = service.get("healthcheck", {}).get("test")
-    if test and test[0] != "NONE":
-        said += [
-            "--health-interval=disable",
-            f"--health-cmd={test[1] if test[0] == 'CMD-SHELL' else json.dumps(test[1:])}",
-        ]
-    if service.get("entrypoint"):
-        said.append(f"--entrypoint={json.dumps(service['entrypoint'])}")
-    return said

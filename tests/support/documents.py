@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from support.commandline import COMMAND, CommandLine
+from support.warm_commands import warm_programs
 
 _ROOT = Path(__file__).parents[2]
 
@@ -29,4 +30,9 @@ def blocks_of(document: str) -> list[str]:
 
 def shell_environ(hermes: CommandLine) -> dict[str, str]:
     """The environment of a shell in which ``hermes-worker`` is on the path."""
-    return {**hermes.environ, "PATH": f"{Path(COMMAND).parent}:{hermes.environ['PATH']}"}
+    return {**hermes.environ, "PATH": f"{find_programs()}:{hermes.environ['PATH']}"}
+
+
+def find_programs() -> str:
+    """The beginning of a PATH: a ``hermes-worker`` that a warm process forks, and Python with what is installed."""
+    return f"{warm_programs()}:{Path(COMMAND).parent}"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from websockets.exceptions import InvalidState
 from websockets.frames import Frame, Opcode
 from websockets.server import ServerProtocol
 
@@ -294,7 +295,7 @@ class _Channels:
                         del streams[stream]
             code = self._program.wait()
             self._say(3, json.dumps(_ended(128 - code if code < 0 else code)).encode())
-            with self._lock:
+            with self._lock, suppress(InvalidState):  # the client closed first
                 self._protocol.send_close(1000)
             self._flush()
         with suppress(OSError):

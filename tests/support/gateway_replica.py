@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.process
 import os
 import threading
@@ -11,14 +10,12 @@ from collections.abc import Mapping
 from hermes_worker import settings as settings_module
 from hermes_worker.gateway.listening import GatewayListener, list_listened_accounts
 from hermes_worker.wiring import open_client
-
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["hermes_worker.gateway.listening", "psycopg"])
+from support.replicas import FORKS
 
 
 def start(name: str, environ: Mapping[str, str]) -> multiprocessing.process.BaseProcess:
     """A gateway in a process of its own."""
-    process = _FORKS.Process(target=main, args=(name, dict(environ)), daemon=True)
+    process = FORKS.Process(target=main, args=(name, dict(environ)), daemon=True)
     process.start()
     return process
 

@@ -8,7 +8,7 @@ from zoneinfo import available_timezones
 import schemathesis
 from hypothesis import strategies as st
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.api.formats import TextFormat
 from hermes_worker.channels.catalog import list_platforms
 from hermes_worker.safety.threats import scan_job_prompt
@@ -60,7 +60,7 @@ VALID: Mapping[TextFormat, st.SearchStrategy[str]] = {
     TextFormat.CHAT_PART: st.one_of(_words, st.builds("@{} {}".format, _words, _words), st.builds(str, _numbers)),
     TextFormat.PLATFORM: st.sampled_from(sorted(list_platforms())),
     TextFormat.HTTP_URL: urls,
-    TextFormat.TOOLSET: st.sampled_from(sorted(default_catalog().toolsets)),
+    TextFormat.TOOLSET: st.sampled_from(sorted(build_default_catalog().toolsets)),
     TextFormat.JOB_PROMPT: st.text().filter(lambda text: not scan_job_prompt(text) and not stops_this_service(text)),
 }
 

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - a command stands on one line
 """Commands that try to get out of their sandbox, or to harm what is around it, as data.
 
-``support.hostile_stage`` plays them and looks from outside at what they achieved. ``rungs`` names the rungs for which the
-table in docs/security.md says that they are stopped. Their variables are those of ``Stage._environment``. Each has to
-be harmless for the machine even if the wall is broken: what is opened for writing is not written, signals that reach
+``support.hostile_stage`` plays them and looks from outside at what they achieved. ``rungs`` names the rungs for which
+the table in docs/security.md says that they are stopped. Their variables are those of ``Stage._environment``. Each has
+to be harmless for the machine even if the wall is broken: what is opened for writing is not written, signals that reach
 everybody are those that everybody ignores, and what multiplies is counted.
 """
 
@@ -391,7 +391,8 @@ _OUR_PROGRAM = {
     "approve": _cli("approve run_1"),
     "config": _cli("config show"),
     "python": (
-        "$PROGRAM - 2>&1 <<'END'\nimport os\nfrom hermes_worker.store.engine.database import Database\nimport sqlalchemy as sa\n"
+        "$PROGRAM - 2>&1 <<'END'\nimport os\nfrom hermes_worker.store.engine.database import Database\nimport "
+        "sqlalchemy as sa\n"
         "d = Database('sqlite:///' + os.environ['SECRET_HOME'] + '/hermes-worker.db')\n"
         "with d.engine.begin() as c: c.execute(sa.text('DELETE FROM canary'))\nEND\n"
     ),
@@ -686,7 +687,8 @@ _BEHIND = {
         "$NAP & sleep 0.2",
         {"lingers": True},
     ),
-    "thread-leader-gone": f"{_WORD} 'import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    "thread-leader-gone": f"{_WORD} 'import ctypes, threading, time\nthreading.Thread(target=time.sleep, "
+    "args=(600,)).start()\n"
     "ctypes.CDLL(None).pthread_exit(None)' $NAP & sleep 0.3",
     "scheduled-by-at": "echo 'touch /tmp/$MARK' | at now 2>/dev/null; echo | batch 2>/dev/null",
     "scheduled-by-cron": '(echo "* * * * * touch /tmp/$MARK" | crontab -) 2>/dev/null && crontab -r && echo REACHED',
@@ -745,7 +747,8 @@ _TOO_MUCH = {
     "memory-in-pieces": python("kept = [bytearray(1 << 26) for _ in range(16)]\nprint('REACHED')"),
     "processor-time": (
         python(
-            "import time\nbegan = time.process_time()\nwhile time.process_time() - began < 3: pass\nprint('REA' + 'CHED')"
+            "import time\nbegan = time.process_time()\nwhile time.process_time() - began < 3: pass\nprint('REA' + "
+            "'CHED')"
         ),
         {"is_long": True},
     ),
@@ -827,13 +830,15 @@ _AROUND = {
     "tcp-6": "s = socket.create_connection(('::1', TCP), 3)\ns.sendall(b'x\\r\\n\\r\\n')\nprint(s.recv(999))",
     "fast-open": "s = socket.socket()\ns.sendto(b'x', 0x20000000, ('127.0.0.1', TCP))\nprint(s.recv(999))",
     "fast-open-by-message": "s = socket.socket()\ns.sendmsg([b'x'], [], 0x20000000, ('127.0.0.1', TCP))\nprint(s.recv(999))",
-    "fast-open-by-option": "s = socket.socket()\ns.setsockopt(6, 30, 1)\ns.connect(('127.0.0.1', TCP))\ns.send(b'x\\r\\n\\r\\n')\n"
+    "fast-open-by-option": "s = socket.socket()\ns.setsockopt(6, 30, 1)\ns.connect(('127.0.0.1', "
+    "TCP))\ns.send(b'x\\r\\n\\r\\n')\n"
     "print(s.recv(999))",
     "multipath": "s = socket.socket(2, 1, 262)\ns.settimeout(3)\ns.connect(('127.0.0.1', TCP))\nprint(s.recv(999))",
     "sctp": "s = socket.socket(2, 1, 132)\ns.connect(('127.0.0.1', TCP))\nprint('REACHED')",
     "bound-first": "s = socket.socket()\ns.bind(('127.0.0.1', 0))\ns.settimeout(3)\ns.connect(('127.0.0.1', TCP))\n"
     "s.sendall(b'x\\r\\n\\r\\n')\nprint(s.recv(999))",
-    "in-a-thread": "def go():\n    s = socket.create_connection(('127.0.0.1', TCP), 3)\n    s.sendall(b'x\\r\\n\\r\\n')\n"
+    "in-a-thread": "def go():\n    s = socket.create_connection(('127.0.0.1', TCP), 3)\n    "
+    "s.sendall(b'x\\r\\n\\r\\n')\n"
     "    print(s.recv(999))\nt = threading.Thread(target=go)\nt.start()\nt.join()",
     "in-a-child": "if os.fork() == 0:\n    s = socket.create_connection(('127.0.0.1', TCP), 3)\n"
     "    s.sendall(b'x\\r\\n\\r\\n')\n    print(s.recv(999), flush=True)\n    os._exit(0)\nos.wait()",
@@ -846,7 +851,8 @@ _AROUND = {
     "s.sendto(bytes.fromhex('beef01000001000000000000') + b'\\x06secret\\x04test\\0\\0\\1\\0\\1', ('127.0.0.1', UDP))\n"
     "print(s.recv(99))",
     "name-question-by-tcp": "s = socket.create_connection(('127.0.0.1', TCP), 3)\n"
-    "s.sendall(b'\\0\\x1d' + bytes.fromhex('beef01000001000000000000') + b'\\x06secret\\x04test\\0\\0\\1\\0\\1\\r\\n\\r\\n')\n"
+    "s.sendall(b'\\0\\x1d' + bytes.fromhex('beef01000001000000000000') + "
+    "b'\\x06secret\\x04test\\0\\0\\1\\0\\1\\r\\n\\r\\n')\n"
     "print(s.recv(99))",
     "api": "s = socket.create_connection(('127.0.0.1', API), 3)\ns.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n"
     "print('REACHED' if b'401' in s.recv(99) else 'refused')",
@@ -888,7 +894,8 @@ def _ask(code: str) -> str:
     """It got there, or might have, unless the kernel refused to try."""
     lines = "\n".join(f"    {line}" for line in code.splitlines())
     return python(
-        "import ctypes, os, socket, struct\nM = '169.254.169.254'\none, six, far = socket.socket(), socket.socket(10), socket.socket(2, 2)\n"
+        "import ctypes, os, socket, struct\nM = '169.254.169.254'\none, six, far = socket.socket(), socket.socket(10), "
+        "socket.socket(2, 2)\n"
         "for each in (one, six, far): each.settimeout(1)\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "def raw(family): return struct.pack('=H', family) + struct.pack('>H4s8x', 80, socket.inet_aton(M))\n"
         "def call(function, *arguments):\n    if function(*arguments) < 0: raise OSError(ctypes.get_errno(), '')\n"
@@ -980,7 +987,8 @@ with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://
 """
 _ASK = (
     "import sys, time, urllib.request\nfor _ in range(100):\n    try:\n"
-    "        print('REACHED' if urllib.request.urlopen('http://127.0.0.1:' + sys.argv[1]).status == 200 else '')\n        break\n"
+    "        print('REACHED' if urllib.request.urlopen('http://127.0.0.1:' + sys.argv[1]).status == 200 else '')\n     "
+    "   break\n"
     "    except OSError: time.sleep(0.1)"
 )
 _MAKEFILE = """
@@ -1018,7 +1026,8 @@ _WORK: Mapping[str, str | tuple[str, Mapping[str, Any]]] = {
     ),
     "scripts": "printf '#!/bin/sh\\necho REACHED\\n' > s; chmod +x s; ./s; mkdir -p a/b; cp -a a c; ln -s a/b d; ln s t; mv t u; ./u",
     "limits-of-its-own": (
-        "ulimit -n 100 && prlimit --nofile=90:90 true && nice -n 5 true && taskset 1 true && chrt -b 0 true && ionice -c 3 true "
+        "ulimit -n 100 && prlimit --nofile=90:90 true && nice -n 5 true && taskset 1 true && chrt -b 0 true && ionice "
+        "-c 3 true "
         "&& prlimit --pid $$ --core >/dev/null && timeout 5 true && echo REACHED"
     ),
     "a-build-over-its-time": (

@@ -65,7 +65,7 @@ class KeptDatabases:
         if self._kept:
             self._execute("postgres", f'alter database "{self._kept.pop()}" rename to "{name}"')
         else:
-            copy_template(self._server.url(), name)
+            copy_template(self._server.build_url(), name)
         return name
 
     def take_back(self, name: str) -> None:
@@ -90,7 +90,7 @@ class KeptDatabases:
 
     @cached_property
     def _fingerprint(self) -> Any:
-        with closing(self._connect(find_template(self._server.url()))) as connection:
+        with closing(self._connect(find_template(self._server.build_url()))) as connection:
             return connection.execute(_FINGERPRINT).fetchone()
 
     def _execute(self, database: str, statement: str) -> None:
@@ -98,4 +98,4 @@ class KeptDatabases:
             connection.execute(statement.encode())
 
     def _connect(self, database: str) -> psycopg.Connection[Any]:
-        return psycopg.connect(self._server.url(database).replace("+psycopg", ""), autocommit=True)
+        return psycopg.connect(self._server.build_url(database).replace("+psycopg", ""), autocommit=True)

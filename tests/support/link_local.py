@@ -89,14 +89,16 @@ WAYS = {
     "fast-open-by-option": "one = socket.socket()\none.setsockopt(6, 30, 1)\none.connect((L, P))\none.send(b'x')\nask(one)",
     "fast-open": "one = socket.socket()\none.sendto(b'x', 0x20000000, (L, P))\nask(one)",
     "fast-open-by-message": "one = socket.socket()\none.sendmsg([b'x'], [], 0x20000000, (L, P))\nask(one)",
-    "by-number": "one = socket.socket()\none.settimeout(3)\nlibc.syscall(42 if os.uname().machine == 'x86_64' else 203, "
+    "by-number": "one = socket.socket()\none.settimeout(3)\nlibc.syscall(42 if os.uname().machine == 'x86_64' else "
+    "203, "
     "one.fileno(), raw(L, P), 16)\nask(one)",
     "longer": "one = socket.socket()\nlibc.connect(one.fileno(), raw(L, P) + bytes(90), 106)\nask(one)",
     "in-a-child": "if os.fork() == 0:\n    ask(socket.create_connection((L, P), 3))\n    os._exit(0)\nos.wait()",
     "in-a-thread": "one = threading.Thread(target=lambda: ask(socket.create_connection((L, P), 3)))\none.start()\none.join()",
     "datagram": "one = socket.socket(2, 2)\none.sendto(b'x', (L, P))\nask(one)",
     "connected-datagram": "one = socket.socket(2, 2)\none.connect((L, P))\none.send(b'x')\nask(one)",
-    "datagram-without-a-family": "one = socket.socket(2, 2)\nlibc.sendto(one.fileno(), b'x', 1, 0, b'\\0\\0' + raw(L, P)[2:], 16)\n"
+    "datagram-without-a-family": "one = socket.socket(2, 2)\nlibc.sendto(one.fileno(), b'x', 1, 0, b'\\0\\0' + raw(L, "
+    "P)[2:], 16)\n"
     "ask(one)",
     "swapped-address": _SWAP,
 }  # fmt: skip

@@ -23,8 +23,13 @@ OVERLAYS = ("dev", "production")
 Manifest = dict[str, Any]
 
 
+def load_yaml(path: Path) -> Any:
+    """Read one document, by the parser in C, which takes a tenth of the time."""
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+
+
 def documents(text: str) -> list[Manifest]:
-    return [document for document in yaml.safe_load_all(text) if document]
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hermes_worker import installed, plugins
 from hermes_worker.agent.source_tools import build_definitions
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.messages import ModelReply, ToolRequest
 from hermes_worker.core.run import RunStatus
 from hermes_worker.mcp.servers import McpServer, write_servers
@@ -68,10 +68,10 @@ def mcp_calls(store: Store, folder: Path, server: McpServer, token: str | None =
     environ = {"HERMES_PROVIDER": "scripted", **({"HERMES_MCP_DESK_TOKEN": token} if token else {})}
     plugins.begin_extensions(load_settings(environ, home=home))
     try:
-        catalog = default_catalog(
+        catalog = build_default_catalog(
             services={"jobs": None, "messages": None, "fetching": None, "resources": None, "grants": None}
         )
-        definitions, _ = build_definitions("desk", catalog.source("desk").list_tools(), ())
+        definitions, _ = build_definitions("desk", catalog.get_source("desk").list_tools(), ())
         rows = RemoteTasks(store.database)
         turns = Turns.over(store)
         turns.parts = change_parts(
@@ -81,7 +81,7 @@ def mcp_calls(store: Store, folder: Path, server: McpServer, token: str | None =
             waits=Waits(store.database),
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
         )
-        closer = TaskCloser(rows, catalog.source, clock=store.database.now)
+        closer = TaskCloser(rows, catalog.get_source, clock=store.database.read_clock)
         yield McpCalls(store=store, turns=turns, rows=rows, closer=closer, definitions=list(definitions), folder=folder)
     finally:
         installed.put_in_force(None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hermes_worker.features.object_storage.build import build_object_parts
 from hermes_worker.features.object_storage.rules import SnapshotName, find_root
 from hermes_worker.features.object_storage.workspace_files import KeptWorkspace, open_kept_workspace
-from hermes_worker.local.paths import workspaces_dir
+from hermes_worker.local.paths import get_workspaces_dir
 from hermes_worker.settings import Settings, load_settings
 from hermes_worker.store.engine.database import Database
 from hermes_worker.system.faults import arm_faults
@@ -36,7 +36,7 @@ def open_on(home: Path, endpoint: str, database: Database, tenant: str = "defaul
     settings = build_settings(home, endpoint)
     parts = build_object_parts(settings, database)
     options = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, open_keeper=parts.open_keeper)
-    root = find_root(SnapshotName(tenant=tenant, name=NAME), str(workspaces_dir(settings.home)))
+    root = find_root(SnapshotName(tenant=tenant, name=NAME), str(get_workspaces_dir(settings.home)))
     return open_kept_workspace(root, options)
 
 

@@ -68,7 +68,7 @@ class PostgresFarm:
         """URL of a database on the shared server that has the newest schema and no rows."""
         name = self._kept.hand_out()
         try:
-            yield self.shared.url(name)
+            yield self.shared.build_url(name)
         finally:
             self._kept.take_back(name)
 
@@ -122,7 +122,7 @@ class DocumentedServer:
             file.write(f"\nfsync = off\narchive_mode = on\narchive_command = '{command}'\n")
 
     def play(self, block: str, **environ: str) -> None:
-        programs = self.server._binary("psql").parent
+        programs = self.server._find_binary("psql").parent
         done = subprocess.run(
             ["bash", "-euc", block.replace("/backups", str(self._backups))],
             env={
@@ -146,7 +146,7 @@ class DocumentedServer:
 
     def ask(self, question: str) -> str:
         """The one value that the server answers, as text."""
-        with closing(psycopg.connect(self.server.url().replace("+psycopg", ""), autocommit=True)) as connection:
+        with closing(psycopg.connect(self.server.build_url().replace("+psycopg", ""), autocommit=True)) as connection:
             found = connection.execute(question.encode()).fetchone()
         assert found is not None
         return str(found[0])

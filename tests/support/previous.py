@@ -40,6 +40,11 @@ def previous_commit() -> str:
 
 def previous_program(folder: Path) -> Path:
     """The interpreter of a new environment in ``folder`` in which the version before is installed."""
+    return environment_with(unpack_previous(folder), folder)
+
+
+def unpack_previous(folder: Path) -> Path:
+    """The sources of the version before, in a new directory of ``folder``."""
     try:
         archive = Path(os.environ.get(VARIABLE) or archived(folder / "previous.tar"))
     except NoPreviousVersion as why:
@@ -47,7 +52,7 @@ def previous_program(folder: Path) -> Path:
     source = folder / "source"
     source.mkdir()
     subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={source}"], check=True)
-    return environment_with(source, folder)
+    return source
 
 
 def archived(path: Path) -> Path:

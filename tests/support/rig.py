@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -17,10 +18,10 @@ from typing import Any, TypeVar
 import redis
 
 from hermes_worker import settings as settings_module
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.broker.queue import build_redis_client
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_views import RunView
 from hermes_worker.core.spec import RunSpec
@@ -37,6 +38,7 @@ from support.migrated import bring_up
 from support.patience import PATIENCE_S
 from support.recount import counted
 from support.valkey import for_administrator
+from support.warm_commands import WarmProcess
 
 T = TypeVar("T")
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.01, 0.1
@@ -71,9 +73,9 @@ class Rig:
         """Submit a run that follows a script (see ``models.scripted.script``). ``tools`` are the names of those that it
         is offered; ``None`` for all. A session that it opens has the prompt, the skills and the workspace of
         ``opening``."""
-        catalog = default_catalog(*make_sink_tools(self.fleet.sink, work_s=0.0))
-        offered = f"[{','.join(catalog.tool_definitions(catalog.names if tools is None else tools))}]"
-        prompt = f"scripted: {canonical_json({'steps': list(steps), 'final': final})}"
+        catalog = build_default_catalog(*make_sink_tools(self.fleet.sink, work_s=0.0))
+        offered = f"[{','.join(catalog.render_definitions(catalog.names if tools is None else tools))}]"
+        prompt = f"scripted: {dump_canonical_json({'steps': list(steps), 'final': final})}"
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.directory / "workspace"))
         asked = RunSpec(**{"input": prompt, "model": "scripted", **spec})
         plain = NewRun(spec=asked, system_prompt="You are in a test.", tools=offered, workspace=workspace.to_json())
@@ -184,6 +186,22 @@ def until(look: Callable[[], T | None], what: str, *, patience_s: float = PATIEN
         pause_s = min(_PAUSE_MAX_S, pause_s * 1.2)
 
 
+class WarmZygote(LabZygote):
+    """Forked from a process that has imported everything for the tests of commands as well."""
+
+    _MAIN = "from hermes_worker.lab import zygote; zygote.main()"
+
+    def __enter__(self) -> LabZygote:
+        (requests, asking), (answering, answers) = os.pipe(), os.pipe()
+        with os.fdopen(requests) as stdin, os.fdopen(answers, "w") as stdout, self._log.open("a") as log:
+            arguments = ["-c", self._MAIN, *self._more_imports]
+            process: Any = WarmProcess(arguments, self._environ, None, (stdin, stdout, log))
+        process.stdin, process.stdout = os.fdopen(asking, "w"), os.fdopen(answering)
+        self._process = process
+        self._read()
+        return self
+
+
 @cache
 def _zygote() -> LabZygote:
     """One for all rigs of this process; gone when the process ends."""
@@ -192,7 +210,7 @@ def _zygote() -> LabZygote:
     environ = settings_module.load_settings().environ
     kept = {name: environ[name] for name in ("PATH", "LANG", "HOME") if name in environ}
     wires = ["hermes_worker.models.wires.anthropic_messages", "hermes_worker.models.wires.openai_responses"]
-    zygote = LabZygote(directory, kept, more_imports=wires)
+    zygote = WarmZygote(directory, kept, more_imports=wires)
     atexit.register(zygote.__enter__().__exit__)
     return zygote
 

@@ -10,6 +10,7 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from PIL import Image
@@ -35,6 +36,7 @@ def huge_picture() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(300))) + chunk(b"IEND", b"")
 
 
+@cache
 def zip_bomb(megabytes: int = 64) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -42,6 +44,7 @@ def zip_bomb(megabytes: int = 64) -> bytes:
     return out.getvalue()
 
 
+@cache
 def office_bomb(part: str, megabytes: int = 64) -> bytes:
     """A document of an office whose ``part`` is much larger than the file."""
     out = io.BytesIO()

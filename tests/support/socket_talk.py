@@ -30,7 +30,7 @@ class Socket:
     def __init__(self, credentials: Credentials) -> None:
         self._url = credentials.url
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         yield from ()
         return SocketAddress(url=self._url, headers={"X-Token": "t"}, greeting=(json.dumps({"from": cursor}),))
 

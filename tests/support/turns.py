@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import redis
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.effects import AskAuxiliary, CallEffect, Effect, Iterate, RunTool
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.models.chain import ModelChoice, ProviderChain
 from hermes_worker.models.credentials import FirstKey, KeyPool
@@ -19,8 +19,8 @@ from hermes_worker.models.governor import CallGovernor, NoGovernor
 from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
 from hermes_worker.models.login import TokenSource
 from hermes_worker.store.rows import Hint
+from hermes_worker.store.runs.waits import Waits
 from hermes_worker.stream.live import Live
-from hermes_worker.tasks.calls.approval_rules import WaitStore
 from hermes_worker.tasks.calls.ask_auxiliary import ask_auxiliary
 from hermes_worker.tasks.calls.call_tool import call_tool
 from hermes_worker.tasks.context import RunRules, WorkerContext, WorkerModels, WorkerRows
@@ -30,7 +30,7 @@ from hermes_worker.tasks.leases import Leases
 from hermes_worker.workspaces.base import Workspace
 from support.store import Store
 
-TOOLS = canonical_json(
+TOOLS = dump_canonical_json(
     [{"type": "function", "function": {"name": "todo", "description": "t", "parameters": {"type": "object"}}}]
 )
 KEY = "sk-test-0123456789abcdefghij"
@@ -46,7 +46,7 @@ class _Sent:
         self.hints.extend(hints)
         return len(hints)
 
-    def depths(self) -> Mapping[str, int] | None:
+    def count_waiting(self) -> Mapping[str, int] | None:
         return None
 
 
@@ -92,10 +92,10 @@ class Turns:
             rows=WorkerRows(
                 runs=store.runs,
                 calls=store.calls,
-                waits=cast(WaitStore, None),  # nothing here asks a person
+                waits=cast(Waits, None),  # nothing here asks a person
                 auxiliary_calls=store.auxiliary_calls,
                 transcripts=store.transcripts,
-                now=store.database.now,
+                now=store.database.read_clock,
             ),
             models=WorkerModels(
                 chain=ProviderChain(choice, fallbacks, grants=grants),
@@ -108,7 +108,7 @@ class Turns:
             sender=_Sent(),
             leases=leases,
             live=Live(nowhere),
-            catalog=default_catalog(),
+            catalog=build_default_catalog(),
             workspace=_no_workspace,
         )
         return cls(store=store, parts=parts)
@@ -122,9 +122,9 @@ class Turns:
         if not due:
             return False
         if isinstance(due[0], Iterate):
-            iterate(self.parts, due[0], self.store.database.now())
+            iterate(self.parts, due[0], self.store.database.read_clock())
         elif isinstance(due[0], AskAuxiliary):
-            ask_auxiliary(self.parts, due[0], self.store.database.now())
+            ask_auxiliary(self.parts, due[0], self.store.database.read_clock())
         else:
             self.store.settle(run_id, due[0].position, text="done")
         return True
@@ -145,7 +145,7 @@ class Turns:
         """Let the time come until which the run is parked."""
         resume_at = self.store.views.load_run(run_id).resume_at
         assert resume_at is not None
-        self.store.let_pass(resume_at - self.store.database.now() + 1)
+        self.store.let_pass(resume_at - self.store.database.read_clock() + 1)
         self.store.sweep()
 
     def said(self, run_id: str) -> list[tuple[str, Any]]:
@@ -178,10 +178,10 @@ def do_calls(parts: WorkerContext, store: Store, run_id: str) -> None:
 def do_call(parts: WorkerContext, store: Store, effect: Effect) -> None:
     """One step of a tool call."""
     if isinstance(effect, AskAuxiliary):
-        ask_auxiliary(parts, effect, store.database.now())
+        ask_auxiliary(parts, effect, store.database.read_clock())
     else:
         assert isinstance(effect, RunTool)
-        call_tool(parts, effect, store.database.now())
+        call_tool(parts, effect, store.database.read_clock())
 
 
 def _no_workspace(ref: str) -> Workspace:

@@ -18,9 +18,9 @@ from support.store import Store, opened
 from support.turns import Turns, change_parts, do_call, do_calls
 
 from hermes_worker.agent.fetching import AddressFetcher
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.auxiliary import AuxTask
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.run import RunStatus
 from hermes_worker.models.chain import ModelChoice, ProviderChain
@@ -57,9 +57,9 @@ class Scene:
         """A run that is to make one call."""
         parts = self.turns.parts
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.folder)).to_json()
-        definitions = f"[{','.join(parts.catalog.tool_definitions([name]))}]"
+        definitions = f"[{','.join(parts.catalog.render_definitions([name]))}]"
         self.run_id = self.store.submit(tools=definitions, workspace=workspace, **(limits or {})).run_id
-        request = ToolRequest(id="c1", name=name, arguments=canonical_json(arguments))
+        request = ToolRequest(id="c1", name=name, arguments=dump_canonical_json(arguments))
         reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), parts.catalog)
         self.store.runs.commit_reply(self.store.turn(self.run_id), reply, calls)
 
@@ -102,7 +102,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         turns = Turns.over(store, second.base_url, aside={AuxTask.VISION: chain})
         turns.parts = change_parts(
             turns.parts,
-            catalog=default_catalog(services={"fetching": AddressFetcher(policy=UrlPolicy(allows_private=True))}),
+            catalog=build_default_catalog(services={"fetching": AddressFetcher(policy=UrlPolicy(allows_private=True))}),
             prices=dict([parse_own_price("custom:eyes=10/20"), parse_own_price("custom:scripted=1/2")]),
             workspace=lambda ref: open_workspace(WorkspaceRef.from_json(ref), _OPENING),
         )

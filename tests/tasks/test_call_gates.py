@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.delegation import DELEGATE_TOOL, DelegationPolicy
 from hermes_worker.core.guardrails import NO_PRECEDENT, GuardrailRules, Precedent
 from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT
@@ -53,7 +53,7 @@ def gated(
     return GateContext(
         parts=cast(WorkerContext, parts),
         claim=cast(CallClaim, claim),
-        tool=default_catalog().get(name),
+        tool=build_default_catalog().get(name),
         arguments=arguments or {"command": "ls"},
         context=cast(ToolContext, SimpleNamespace(session={}, workspace=None, origin=None)),
     )

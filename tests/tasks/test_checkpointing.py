@@ -11,8 +11,8 @@ from support.store import Store, opened
 from support.turns import Turns, change_parts, do_calls
 from support.workspace_hosts import ShellHost
 
-from hermes_worker.agent.tools.catalog import default_catalog
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.agent.tools.catalog import build_default_catalog
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.features.checkpoints.rules import CheckpointLimits
 from hermes_worker.features.checkpoints.service import CheckpointsAway, RunCheckpoints
 from hermes_worker.features.checkpoints.work import Checkpointing
@@ -23,8 +23,8 @@ from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
-_CATALOG = default_catalog()
-TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
+_CATALOG = build_default_catalog()
+TOOLS = f"[{','.join(_CATALOG.render_definitions(_CATALOG.names))}]"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def turns(database_url: str, tmp_path: Path) -> Iterator[Turns]:
 def called(store: Store, turns: Turns, run_id: str, *calls: tuple[str, object]) -> None:
     before = len(store.results(run_id))
     requests = tuple(
-        ToolRequest(id=f"c{before}-{n}", name=name, arguments=canonical_json(arguments))
+        ToolRequest(id=f"c{before}-{n}", name=name, arguments=dump_canonical_json(arguments))
         for n, (name, arguments) in enumerate(calls)
     )
     reply, planned = plan_calls(ModelReply(text="", tool_requests=requests), turns.parts.catalog)

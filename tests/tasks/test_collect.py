@@ -22,7 +22,7 @@ from hermes_worker.core.effects import Collect
 from hermes_worker.core.principals import find_tenant_home
 from hermes_worker.features.skills.rows import Skills
 from hermes_worker.features.skills.shelf_files import SkillShelf
-from hermes_worker.local.paths import job_data_dir, output_dir
+from hermes_worker.local.paths import get_job_data_dir, get_output_dir
 from hermes_worker.store.jobs.executions import Executions
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.tables import firings
@@ -48,7 +48,7 @@ class Sent:
         self.hints += hints
         return len(hints)
 
-    def depths(self) -> None:
+    def count_waiting(self) -> None:
         return None
 
 
@@ -63,7 +63,7 @@ class Bench:
         self.sent = Sent()
         self.parts = CollectingContext(
             executions=Executions(store.database),
-            dispatcher=Dispatcher(values={}, directory=output_dir(home)),
+            dispatcher=Dispatcher(values={}, directory=get_output_dir(home)),
             sender=self.sent,
             leases=self.leases,
             home=home,
@@ -189,7 +189,7 @@ def test_a_script_rewrites_no_script_and_keeps_what_it_needs_elsewhere(
     assert script is not None
     assert script.stdout.splitlines() == ["from the library", "kept"], script
     assert contents(scripts) == before
-    assert contents(job_data_dir(confined.home, job_id)) == {"state": "kept\n"}
+    assert contents(get_job_data_dir(confined.home, job_id)) == {"state": "kept\n"}
 
 
 def test_a_script_finds_again_what_it_kept_and_no_other_job_does(confined: Bench) -> None:
@@ -208,7 +208,7 @@ def test_a_script_finds_again_what_it_kept_and_no_other_job_does(confined: Bench
     for firing_id in due:
         collect(confined.parts, firing_id, NOON)
     assert sorted(said_by(confined, firing_id) for firing_id in due) == [[], ["ours", "ours", "refused"]]
-    assert (job_data_dir(confined.home, theirs) / "state").read_text() == "theirs\n"
+    assert (get_job_data_dir(confined.home, theirs) / "state").read_text() == "theirs\n"
 
 
 def test_a_script_works_in_the_directory_that_its_job_names(confined: Bench, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_script_that_nobody_waits_for_any_more_is_ended(bench: Bench, monkeypa
     thread = threading.Thread(target=collect, args=(bench.parts, firing_id, NOON))
     thread.start()
     deadline = time.monotonic() + PATIENCE_S
-    while not bench.leases.held_runs():
+    while not bench.leases.list_held_runs():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     with bench.desk.store.database.write() as connection:
@@ -315,7 +315,7 @@ def test_a_script_without_an_agent_leaves_its_document(bench: Bench) -> None:
     bench.script("a.sh", "echo all is well")
     job_id, firing_id = bench.fire(script="a.sh", no_agent=True, prompt="")
     collect(bench.parts, firing_id, NOON)
-    (document,) = (output_dir(bench.home) / job_id).glob("*.md")
+    (document,) = (get_output_dir(bench.home) / job_id).glob("*.md")
     text = document.read_text()
     assert "**Mode:** no_agent (script)" in text and "all is well" in text
 
@@ -326,11 +326,11 @@ def test_what_a_script_kept_goes_when_its_job_goes(bench: Bench, tmp_path: Path)
     stays, removed, at_work = (bench.fire(**alone) for _ in range(3))
     for _, firing_id in (stays, removed):
         collect(bench.parts, firing_id, NOON)
-    data = job_data_dir(bench.home, removed[0]).parent
+    data = get_job_data_dir(bench.home, removed[0]).parent
     for name in (at_work[0], "0123456789ab", "notes"):
         (data / name).mkdir()
     (data / "aaaaaaaaaaaa").symlink_to(tmp_path)
-    theirs = job_data_dir(find_tenant_home(bench.home, "acme"), removed[0])
+    theirs = get_job_data_dir(find_tenant_home(bench.home, "acme"), removed[0])
     theirs.mkdir(parents=True)
     for job_id, _ in (removed, at_work):
         bench.desk.jobs.remove(job_id)

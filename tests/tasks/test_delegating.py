@@ -13,7 +13,7 @@ from support.store import Store, asks, opened
 from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.source_tools import render_client_definition
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.client_tools import ClientTool
 from hermes_worker.core.delegation import ChildRole, ChildTask, DelegationPolicy
@@ -25,15 +25,15 @@ from hermes_worker.settings import ApprovalSettings, Settings
 from hermes_worker.store.tables import blobs, budgets, run_inputs, runs, sessions
 from hermes_worker.tasks.build import build_approval_rules
 from hermes_worker.tasks.calls.delegating import delegate
-from hermes_worker.tasks.iteration.planning import plan_calls, tool_names
+from hermes_worker.tasks.iteration.planning import plan_calls, read_tool_names
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 from hermes_worker.workspaces.sandbox.backends import Sandbox
 from hermes_worker.workspaces.sandbox.bubblewrap import BubblewrapRung
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
-_CATALOG = default_catalog()
-TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
+_CATALOG = build_default_catalog()
+TOOLS = f"[{','.join(_CATALOG.render_definitions(_CATALOG.names))}]"
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_childs_command_is_refused_where_a_sandbox_is_required_and_nothing_con
 
 
 def names_of(store: Store, row: Any) -> frozenset[str]:
-    return tool_names(store.runs.load_session_context(row.session_pk).tools)
+    return read_tool_names(store.runs.load_session_context(row.session_pk).tools)
 
 
 @pytest.mark.parametrize(("override", "model"), [(None, "parents-own"), ("childrens-own", "childrens-own")])
@@ -176,5 +176,5 @@ def test_a_child_has_no_tools_of_a_client_and_their_calls_come_last(turns: Turns
     with turns.store.database.read() as connection:
         wanted = sa.select(blobs.c.body).join(sessions, sessions.c.tools_hash == blobs.c.hash)
         stored = connection.execute(wanted.where(sessions.c.pk == child.session_pk)).scalar_one()
-    assert "get_weather" not in tool_names(stored)
-    assert "read_file" in tool_names(stored)
+    assert "get_weather" not in read_tool_names(stored)
+    assert "read_file" in read_tool_names(stored)

@@ -39,7 +39,7 @@ class Sent:
         self.hints += hints
         return len(hints)
 
-    def depths(self) -> None:
+    def count_waiting(self) -> None:
         return None
 
 

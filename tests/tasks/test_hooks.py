@@ -19,7 +19,7 @@ from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent
-from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.extension import Extension, MemoryProviderDeclaration, fold_extensions
 from hermes_worker.safety.approvals import ApprovalChoice
@@ -94,9 +94,9 @@ class Scene:
 
     def asks(self, name: str, **arguments: Any) -> str:
         """A run whose model asks for one tool call."""
-        definitions = self.parts.catalog.tool_definitions([name])
+        definitions = self.parts.catalog.render_definitions([name])
         run_id = self.store.submit(tools=f"[{','.join(definitions)}]").run_id
-        request = ToolRequest(id="c1", name=name, arguments=canonical_json(arguments))
+        request = ToolRequest(id="c1", name=name, arguments=dump_canonical_json(arguments))
         reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,), usage=Usage()), self.parts.catalog)
         self.store.runs.commit_reply(self.store.turn(run_id), reply, calls)
         return run_id
@@ -183,10 +183,10 @@ def test_whoever_takes_a_call_over_asks_no_hook_again(scene: Scene) -> None:
 
 def before(scene: Scene, claim: CallClaim) -> CallClaim:
     """What a worker does with a claim until the tool begins."""
-    from hermes_worker.tasks.hooks.rewriting import before_call
+    from hermes_worker.tasks.hooks.rewriting import ask_before_call
 
     session = scene.parts.rows.runs.load_session_context(claim.session_pk)
-    return before_call(scene.parts, claim, session, NEVER)[0]
+    return ask_before_call(scene.parts, claim, session, NEVER)[0]
 
 
 def test_a_hook_can_have_a_person_asked_about_any_call(scene: Scene) -> None:
@@ -312,7 +312,7 @@ def test_what_a_memory_provider_recalls_is_part_of_each_request_of_the_turn(scen
     scene.model.words = ["(busy)", "(todo)", "answer"]
     run_id = scene.turns.submit(input="hello")
     scene.turns.finish(run_id)
-    opening = {canonical_json(rows[:2]) for rows in scene.model.asked}
+    opening = {dump_canonical_json(rows[:2]) for rows in scene.model.asked}
     assert len(scene.model.asked) >= 3
     assert len(opening) == 1
     assert "hello\\n\\n<memory-context>" in (said := opening.pop())
@@ -472,7 +472,7 @@ def test_what_a_hook_does_to_its_payload_stays_with_it() -> None:
 
     hooks = [hook(vandal, "pre_tool_call", name="a"), hook(vandal, "pre_tool_call", name="b")]
     runner = HookRunner(hooks)
-    for one in runner.hooks_for("pre_tool_call"):
+    for one in runner.select_hooks("pre_tool_call"):
         runner.call(one, "e", "pre_tool_call", '{"args":{"a":1}}', NEVER)
     assert seen == [{"args": {"a": 1}}] * 2
 

@@ -76,13 +76,13 @@ def claim_iteration(store: Store, leases: Leases) -> tuple[str, Any]:
 
 def test_marks_of_before_the_clock_was_set_back_are_forgotten(store: Store, leases: Leases) -> None:
     """Beside them every later hint would look lost, and a backlog would be sent again and again."""
-    now = store.database.now()
+    now = store.database.read_clock()
     for queue, at in {"model": now + 3600.0, "tools": now}.items():
         with leases.admit_task(queue, at):
             pass
 
-    leases.heartbeat()
-    leases.heartbeat()
+    leases.renew()
+    leases.renew()
 
     with store.database.read() as connection:
         [marks] = connection.execute(sa.select(workers.c.watermarks)).scalars()
@@ -143,7 +143,7 @@ def test_a_claim_whose_task_ended_without_giving_it_up_is_given_up(store: Store,
     store.calls.claim(RunTool(run_id=tooling, iteration=1, position=0, attempt=1), leases.owner)
     store.let_pass(TTL_S + 1)
 
-    assert leases.heartbeat()
+    assert leases.renew()
     assert leases.release_orphaned_claims() == 2
 
     swept = store.sweep()
@@ -155,7 +155,7 @@ def test_a_claim_that_somebody_works_on_is_kept_however_old(store: Store, leases
     _, claim = claim_iteration(store, leases)
     with leases.hold_claim(claim.token, claim.run_id, may_hand_over=True):
         store.let_pass(TTL_S * 10)
-        leases.heartbeat()
+        leases.renew()
 
         assert leases.release_orphaned_claims() == 0
 
@@ -170,7 +170,7 @@ def test_the_claims_of_other_processes_are_theirs(store: Store, leases: Leases) 
     other = store.worker(ttl_s=1e6)
     store.turn(store.submit().run_id, other.pk)
     store.let_pass(TTL_S * 2)
-    leases.heartbeat()
+    leases.renew()
 
     assert leases.release_orphaned_claims() == 0
 
@@ -182,7 +182,7 @@ class Sender:
     def send(self, hints: object) -> int:
         return 0
 
-    def depths(self) -> None:
+    def count_waiting(self) -> None:
         return None
 
 
@@ -203,13 +203,13 @@ def keeper(store: Store, leases: Leases, **changes: Any) -> WorkerKeeper:
 def test_the_heartbeat_outlives_a_disk_that_is_full(store: Store, tmp_path: Path) -> None:
     leases = Leases(store.workers, name="us", queues="model", ttl_s=0.2)
     beats = threading.Semaphore(0)
-    renew = leases.heartbeat
+    renew = leases.renew
 
     def counted() -> bool:
         beats.release()
         return renew()
 
-    leases.heartbeat = counted  # type: ignore[method-assign]
+    leases.renew = counted  # type: ignore[method-assign]
     watched = keeper(store, leases, alive_file=tmp_path / "missing" / "folder" / "alive")
     watched.start()
     try:
@@ -278,7 +278,7 @@ class Backlog:
     def send(self, hints: object) -> int:
         return 0
 
-    def depths(self) -> dict[str, int]:
+    def count_waiting(self) -> dict[str, int]:
         self.looks.release()
         return self._depths
 
@@ -359,7 +359,7 @@ def test_a_process_that_is_asked_to_leave_sends_one_signal(
 
 def test_a_process_that_leaves_already_is_not_asked_again(store: Store, leases: Leases) -> None:
     leases.drain()
-    assert leases.heartbeat()
+    assert leases.renew()
     [view] = load_workers(store.database)
     assert view.draining_at is not None
     assert not leases.was_asked_to_leave
@@ -370,7 +370,7 @@ def test_the_heartbeat_says_what_confines_the_commands_of_a_process(store: Store
     leases = Leases(store.workers, name="us", queues="tools", ttl_s=TTL_S, sandbox=lambda: found[0])
     for name in (None, "namespaces"):
         found[0] = name
-        leases.heartbeat()
+        leases.renew()
         assert [view.sandbox for view in load_workers(store.database)] == [name]
 
 

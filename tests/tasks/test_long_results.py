@@ -13,16 +13,16 @@ import pytest
 from support.store import Store, opened
 from support.turns import Turns, change_parts, do_calls
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.delegation import DelegationPolicy
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
-_CATALOG = default_catalog()
-TOOLS = f"[{','.join(_CATALOG.tool_definitions(_CATALOG.names))}]"
+_CATALOG = build_default_catalog()
+TOOLS = f"[{','.join(_CATALOG.render_definitions(_CATALOG.names))}]"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def called(store: Store, turns: Turns, run_id: str, *calls: tuple[str, object]) 
     """The results of one reply's calls."""
     before = len(store.results(run_id))
     requests = tuple(
-        ToolRequest(id=f"c{before}-{n}", name=name, arguments=canonical_json(arguments))
+        ToolRequest(id=f"c{before}-{n}", name=name, arguments=dump_canonical_json(arguments))
         for n, (name, arguments) in enumerate(calls)
     )
     reply, planned = plan_calls(ModelReply(text="", tool_requests=requests), turns.parts.catalog)
@@ -76,7 +76,8 @@ def test_a_reply_hands_on_no_more_tasks_than_may_work_at_once(turns: Turns, tmp_
     turns.parts = change_parts(turns.parts, delegation=DelegationPolicy(children_max=1))
     run_id = begun(turns, tmp_path / "workspace")
     requests = tuple(
-        ToolRequest(id=f"c{n}", name="delegate_task", arguments=canonical_json({"goal": f"g{n}"})) for n in range(3)
+        ToolRequest(id=f"c{n}", name="delegate_task", arguments=dump_canonical_json({"goal": f"g{n}"}))
+        for n in range(3)
     )
     reply, planned = plan_calls(ModelReply(text="", tool_requests=requests), turns.parts.catalog)
     turns.store.runs.commit_reply(turns.store.turn(run_id), reply, planned)

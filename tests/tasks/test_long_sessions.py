@@ -18,7 +18,7 @@ from hermes_worker.core.messages import (
     build_assistant_body,
     build_tool_body,
     build_user_body,
-    canonical_json,
+    dump_canonical_json,
 )
 from hermes_worker.core.recovery_state import RecoveryState
 from hermes_worker.models.base import Provider
@@ -51,7 +51,7 @@ def conversation(messages: int, *, compactions: int) -> Iterator[list[Message]]:
         if said % every < 4:
             facts = CompactionFacts(head=head, through=len(rows) - 4, summary=f"summary {said}")
             body = {"_compacted": build_document(facts), "content": f"summary {said} " * 50, "role": "user"}
-            add(Role.USER, canonical_json(body))
+            add(Role.USER, dump_canonical_json(body))
 
 
 def sent(rows: list[Message]) -> str:

@@ -25,7 +25,7 @@ from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls, HookFacts
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.tasks.context import WorkerHooks
 from hermes_worker.tasks.hooks.observing import call_observer
-from hermes_worker.tasks.hooks.rewriting import before_call
+from hermes_worker.tasks.hooks.rewriting import ask_before_call
 from hermes_worker.tasks.hooks.running import HookRunner, load_hooks
 from hermes_worker.tasks.iteration.planning import plan_calls
 
@@ -183,11 +183,11 @@ def observed(run_id: str) -> tuple[HookFacts, HookCallClaim]:
 def test_a_tool_of_the_provider_is_refused_in_runs_of_strangers(scene: Scene, origin: str, runs: bool) -> None:
     scene.provider("http://127.0.0.1:9/")
     parts, store = scene.turns.parts, scene.store
-    definitions = parts.catalog.tool_definitions(["todo"])
+    definitions = parts.catalog.render_definitions(["todo"])
     run_id = store.submit(tools=f"[{','.join(definitions)}]", source=origin).run_id
     request = ToolRequest(id="c1", name="todo", arguments="{}")
     reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,), usage=Usage()), parts.catalog)
     store.runs.commit_reply(store.turn(run_id), reply, calls)
     claim = store.call(run_id)
-    _, stand_in = before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), AbortSignal())
+    _, stand_in = ask_before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), AbortSignal())
     assert (stand_in is None) is runs

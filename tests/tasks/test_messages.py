@@ -84,7 +84,7 @@ def test_messages_leave_the_queue_in_the_order_they_were_sent(broker_url: str) -
     while (message := client.rpop(f"{KEY_PREFIX}tools")) is not None:
         positions.append(opened(str(message))["body"][0][2])
     assert positions == [0, 1, 2]
-    assert publisher.depths() == {**dict.fromkeys(QueueName, 0), QueueName.MODEL: 1}
+    assert publisher.count_waiting() == {**dict.fromkeys(QueueName, 0), QueueName.MODEL: 1}
 
 
 class HeldClient:
@@ -147,4 +147,4 @@ def test_a_message_carries_ids_and_numbers_only() -> None:
 def test_a_broker_that_is_away_is_no_error() -> None:
     nowhere = build_redis_client("redis://127.0.0.1:1/0")
     assert HintPublisher(nowhere).send([ASK]) == 0
-    assert HintPublisher(nowhere).depths() is None
+    assert HintPublisher(nowhere).count_waiting() is None

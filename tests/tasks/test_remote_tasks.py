@@ -286,8 +286,8 @@ def test_a_stop_reaches_the_server_until_it_was_told(calls: McpCalls, passed_s: 
     store.runs.stop_tree(run_id, by="cli:anna")
     assert store.status(run_id) is RunStatus.CANCELLED
     FakeTasks.status = 502
-    now = [store.database.now()]
-    closer = TaskCloser(calls.rows, calls.turns.parts.catalog.source, clock=lambda: now[0])
+    now = [store.database.read_clock()]
+    closer = TaskCloser(calls.rows, calls.turns.parts.catalog.get_source, clock=lambda: now[0])
     assert closer.poll_once() == {}
     FakeTasks.status = 200
     assert closer.poll_once() == {}, "it is told again a little later"

@@ -15,7 +15,7 @@ from support.store import Store, check, opened
 from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.tools.base import ToolPolicies
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.limits import Limit, LimitName, LimitReached
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import RunStatus
@@ -43,7 +43,7 @@ from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
 NAMES = ("memory", "skill_manage", "skill_view", "skills_list", "todo")
-TOOLS = f"[{','.join(default_catalog().tool_definitions(NAMES))}]"
+TOOLS = f"[{','.join(build_default_catalog().render_definitions(NAMES))}]"
 FACT = "Ann likes short answers."
 
 
@@ -108,7 +108,7 @@ def scene(database_url: str, tmp_path: Path) -> Iterator[Scene]:
                 spec_of=store.calls.load_spec,
                 writers_of=asking.load_writers,
             )
-            catalog = default_catalog(services={"memories": AgentMemories(memories, asking.load_writers)})
+            catalog = build_default_catalog(services={"memories": AgentMemories(memories, asking.load_writers)})
             place = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(tmp_path))
             turns.parts = change_parts(
                 turns.parts, reviewing=reviewing, catalog=catalog, workspace=lambda _: open_workspace(place, _OPENING)

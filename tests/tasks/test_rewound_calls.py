@@ -19,7 +19,7 @@ import pytest
 from support.store import Store, new_run, opened, settlement
 from support.turns import Turns, change_parts, do_calls
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.forks import ForkMatch, ForkTerms, ForkTools
 from hermes_worker.core.inner_calls import InnerCall
 from hermes_worker.core.messages import ModelReply, ToolRequest
@@ -28,7 +28,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.features.forks.rows import NewFork, load_original, open_fork
 from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
 from hermes_worker.store.restore_detection import mark_epoch
-from hermes_worker.store.rewinds import Rewind, settled_since
+from hermes_worker.store.rewinds import Rewind, match_calls_settled_since
 from hermes_worker.store.runs.runs import create_run_id
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.workspaces import RunWorkspaces
@@ -39,7 +39,7 @@ from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/local/bin:/usr/bin:/bin"}, hermes_home="")
-TOOLS = f"[{','.join(default_catalog().tool_definitions(('terminal', 'send_message')))}]"
+TOOLS = f"[{','.join(build_default_catalog().render_definitions(('terminal', 'send_message')))}]"
 
 
 @dataclass
@@ -88,7 +88,7 @@ def fork(bank: Bank, _session: str, run_id: str) -> str:
         original, _ = load_original(connection, run_id)
     fork_id = create_run_id()
     terms = ForkTerms(run_id=run_id, step=0, rows=0, tools=ForkTools.LIVE, match=ForkMatch.STRICT)
-    new = NewFork(run_id=fork_id, original=original, has_input=True, terms=terms, prompt=None)
+    new = NewFork(run_id=fork_id, original=original, has_input=True, terms=terms, prompt=None, title="Again")
     asked = new_run(
         input=[], source="api", run_id=fork_id, session_id=fork_id, open_session=partial(open_fork, new=new)
     )
@@ -110,7 +110,7 @@ def retry(bank: Bank, session: str, run_id: str) -> str:
 
 
 def restore_files(bank: Bank, session: str, run_id: str) -> str:
-    rewind = Rewind(calls=settled_since(0.0), files_note="files are back")
+    rewind = Rewind(calls=match_calls_settled_since(0.0), files_note="files are back")
     RunWorkspaces(bank.store.database).record_restore(run_id, "abc", before="def", files=1, rewind=rewind)
     return bank.begin(session, "pay")
 

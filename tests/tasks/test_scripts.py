@@ -14,11 +14,11 @@ from support.confined import working
 from support.store import Store, opened
 from support.turns import Turns, change_parts, do_calls
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.hooks import HookEvent
 from hermes_worker.core.inner_calls import InnerCall, dump_calls, parse_calls
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.safety.approvals import ApprovalChoice, ApprovalMode
@@ -37,9 +37,9 @@ from hermes_worker.workspaces.sandbox.network import Network, NetworkRules
 from hermes_worker.workspaces.sandbox.policy import SandboxMode, SandboxPolicy
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/local/bin:/usr/bin:/bin"}, hermes_home="")
-_CATALOG = default_catalog()
+_CATALOG = build_default_catalog()
 NAMES = ("execute_code", "read_file", "write_file", "terminal", "todo", "web_extract")
-TOOLS = f"[{','.join(_CATALOG.tool_definitions(NAMES))}]"
+TOOLS = f"[{','.join(_CATALOG.render_definitions(NAMES))}]"
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Scene:
         """The model asks for scripts."""
         before = len(self.store.results(self.run_id))
         requests = tuple(
-            ToolRequest(id=f"c{before}-{n}", name="execute_code", arguments=canonical_json({"code": code}))
+            ToolRequest(id=f"c{before}-{n}", name="execute_code", arguments=dump_canonical_json({"code": code}))
             for n, code in enumerate(scripts)
         )
         reply, planned = plan_calls(ModelReply(text="", tool_requests=requests), self.turns.parts.catalog)
@@ -226,7 +226,7 @@ def test_what_is_written_is_read_and_nonsense_is_nothing() -> None:
 
 
 def test_no_script_tool_asks_models_after_an_effect() -> None:
-    classes = {name: _CATALOG.spec(name).replay for name in ("web_extract", "read_file", "search_files")}
+    classes = {name: _CATALOG.get_spec(name).replay for name in ("web_extract", "read_file", "search_files")}
     assert set(classes.values()) == {Replay.PURE}
 
 

@@ -14,7 +14,7 @@ from support.store import Store, opened
 from support.turns import Turns
 
 from hermes_worker.core.effects import Iterate, RunTool
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.observe import configure_logging, log
 from hermes_worker.safety.redaction import Redactor
 from hermes_worker.settings import LogSettings, load_settings
@@ -49,14 +49,14 @@ def _turns(store: Store, redactor: Redactor) -> Turns:
 def _cat(turns: Turns, folder: Path) -> str:
     store, parts = turns.store, turns.parts
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(folder)).to_json()
-    definitions = f"[{','.join(parts.catalog.tool_definitions(['terminal']))}]"
+    definitions = f"[{','.join(parts.catalog.render_definitions(['terminal']))}]"
     run_id = store.submit(tools=definitions, workspace=workspace).run_id
-    request = ToolRequest(id="c1", name="terminal", arguments=canonical_json({"command": "cat .env"}))
+    request = ToolRequest(id="c1", name="terminal", arguments=dump_canonical_json({"command": "cat .env"}))
     reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), parts.catalog)
     store.runs.commit_reply(store.turn(run_id), reply, calls)
     [effect] = store.due(run_id)
     assert isinstance(effect, RunTool)
-    call_tool(parts, effect, store.database.now())
+    call_tool(parts, effect, store.database.read_clock())
     [following] = store.due(run_id)
     assert isinstance(following, Iterate)
     return run_id
@@ -89,7 +89,7 @@ def test_what_a_command_prints_is_hidden_before_it_is_stored(
 
 def test_a_secret_among_the_arguments_is_hidden_in_the_event_of_the_call(store: Store, tmp_path: Path) -> None:
     turns = _turns(store, Redactor())
-    request = ToolRequest(id="c1", name="todo", arguments=canonical_json({"x": "y" * 90, "k": KEY}))
+    request = ToolRequest(id="c1", name="todo", arguments=dump_canonical_json({"x": "y" * 90, "k": KEY}))
     run_id = turns.submit()
     reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), turns.parts.catalog)
     store.runs.commit_reply(store.turn(run_id), reply, calls)

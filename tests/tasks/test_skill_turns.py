@@ -15,9 +15,9 @@ from support.store import Store, opened
 from support.turns import Turns, change_parts, do_calls
 
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.run import RunStatus
 from hermes_worker.features.skills.build import build_asked_calls
 from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER
@@ -36,9 +36,9 @@ from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 _OPENING = OpeningOptions(base_env={"PATH": "/usr/bin:/bin"}, hermes_home="")
-_DECLARED = default_catalog()
+_DECLARED = build_default_catalog()
 NAMES = ("read_file", "skill_manage", "skill_view", "skills_list")
-TOOLS = f"[{','.join(_DECLARED.tool_definitions(NAMES))}]"
+TOOLS = f"[{','.join(_DECLARED.render_definitions(NAMES))}]"
 SKILL = """---
 name: tidy
 description: {description}
@@ -59,7 +59,7 @@ class Fleet:
 
     def _worker(self, turns: Turns, name: str) -> WorkerContext:
         shelf = SkillShelf(Skills(self.store.database), self.place / name)
-        catalog = default_catalog(
+        catalog = build_default_catalog(
             services={
                 "skills": AgentSkills(
                     shelf,
@@ -79,7 +79,7 @@ class Fleet:
         self.home.forget_look("default")
 
     def begin(self) -> str:
-        found = self.home.current_set("default")
+        found = self.home.load_current_set("default")
         assert found is not None
         root = self.place / f"workspace-{len(list(self.place.iterdir()))}"
         root.mkdir()
@@ -91,7 +91,7 @@ class Fleet:
     def wants(self, run_id: str, *calls: tuple[str, object]) -> None:
         before = len(self.store.results(run_id))
         requests = tuple(
-            ToolRequest(id=f"c{before}-{n}", name=name, arguments=canonical_json(arguments))
+            ToolRequest(id=f"c{before}-{n}", name=name, arguments=dump_canonical_json(arguments))
             for n, (name, arguments) in enumerate(calls)
         )
         reply, planned = plan_calls(ModelReply(text="", tool_requests=requests), self.one.catalog)
@@ -130,7 +130,7 @@ def test_an_edit_in_the_middle_changes_nothing_on_either_worker_nor_after_a_take
 
     shutil.rmtree(fleet.folder)
     fleet.home.forget_look("default")
-    fleet.home.current_set("default")
+    fleet.home.load_current_set("default")
     fleet.wants(run_id, *looks, ("skills_list", {}))
     assert fleet.told(fleet.one, run_id) == first, "the folder is gone, and the run goes on with it"
 
@@ -193,7 +193,7 @@ def test_a_change_whose_worker_died_before_it_said_so_is_not_made_twice(fleet: F
         session={},
         cancelled=threading.Event(),
     )
-    done = run_tool(fleet.one.catalog.get("skill_manage"), canonical_json(MADE), context)
+    done = run_tool(fleet.one.catalog.get("skill_manage"), dump_canonical_json(MADE), context)
     assert (done.is_error, version(fleet)) == (False, 1)
     fleet.store.vanish(dying)
     fleet.store.sweep()

@@ -14,7 +14,7 @@ from support.fault_server import FaultServer, Received, Reply, finish_chunk, tex
 from support.store import Store, opened
 from support.turns import Turns, change_parts, do_calls
 
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS
 from hermes_worker.core.pricing import parse_own_price
 from hermes_worker.core.run import CallStatus, RunStatus
@@ -60,10 +60,10 @@ class Scene:
     victim: Path
 
     def submit(self, **spec: Any) -> str:
-        definitions = self.parts.catalog.tool_definitions(["terminal"])
+        definitions = self.parts.catalog.render_definitions(["terminal"])
         workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(self.victim.parent)).to_json()
         run_id = self.store.submit(tools=f"[{','.join(definitions)}]", workspace=workspace, **spec).run_id
-        request = ToolRequest(id="c1", name="terminal", arguments=canonical_json({"command": COMMAND}))
+        request = ToolRequest(id="c1", name="terminal", arguments=dump_canonical_json({"command": COMMAND}))
         reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), self.parts.catalog)
         self.store.runs.commit_reply(self.store.turn(run_id), reply, calls)
         return run_id
@@ -197,7 +197,7 @@ def test_a_model_that_is_used_as_much_as_it_may_be_is_not_asked(stage: Scene) ->
 
 def test_a_tool_that_is_not_in_the_session_is_refused_although_it_is_installed(stage: Scene) -> None:
     run_id = stage.store.submit(tools="[]").run_id
-    request = ToolRequest(id="c1", name="terminal", arguments=canonical_json({"command": "touch made"}))
+    request = ToolRequest(id="c1", name="terminal", arguments=dump_canonical_json({"command": "touch made"}))
     reply, calls = plan_calls(ModelReply(text="", tool_requests=(request,)), stage.parts.catalog)
     stage.store.runs.commit_reply(stage.store.turn(run_id), reply, calls)
     stage.work(run_id)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hermes_worker.agent.tools.base import ToolContext, ToolPolicies, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.workspaces.local import LocalWorkspace
 
@@ -34,7 +34,7 @@ class Session:
     def __init__(self, workspace: LocalWorkspace) -> None:
         self.workspace = workspace
         self.documents: dict[str, Any] = {}
-        self.catalog = default_catalog()
+        self.catalog = build_default_catalog()
         self.cancelled = threading.Event()
         self.calls = 0
         self.policies = ToolPolicies()

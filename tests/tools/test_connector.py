@@ -119,12 +119,12 @@ CALLS = {
 def test_what_may_name_an_address_is_asked_about(machine: str, name: str) -> None:
     arch, numbers = MACHINES[machine]
     call, arguments, expected = CALLS[name]
-    program = seccomp.connecting_program(machine)
+    program = seccomp.build_connecting_program(machine)
     assert verdict(program, number=numbers[call], arch=arch, arguments=arguments) == expected
 
 
 def test_system_calls_of_other_kinds_are_refused() -> None:
-    program = seccomp.connecting_program("x86_64")
+    program = seccomp.build_connecting_program("x86_64")
     x86_64, i386, connect = 0xC000003E, 0x40000003, (3, 0x7000, 16)
     assert verdict(program, number=362, arch=i386, arguments=connect) == ERRNO | errno.EPERM
     assert verdict(program, number=42 | 1 << 30, arch=x86_64, arguments=connect) == ERRNO | errno.ENOSYS

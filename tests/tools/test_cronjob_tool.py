@@ -14,7 +14,7 @@ from support.desk import Desk
 from support.store import opened
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.cronjob import CronjobTool
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.errors import ConfigurationError
@@ -145,8 +145,8 @@ def test_a_name_that_two_jobs_have_is_asked_back(asked: Asked) -> None:
 
 
 def test_it_is_never_run_twice_and_not_built_without_who_keeps_the_jobs() -> None:
-    catalog = default_catalog()
-    assert catalog.spec("cronjob").replay is Replay.ONCE
+    catalog = build_default_catalog()
+    assert catalog.get_spec("cronjob").replay is Replay.ONCE
     with pytest.raises(ConfigurationError, match="'cronjob' needs jobs"):
         catalog.get("cronjob")
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from hermes_worker.agent.prompt.children import build_child_prompt
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.delegation import ChildRole, DelegationPolicy, select_child_tools
 
@@ -30,7 +30,7 @@ def run(arguments: object) -> Any:
         session={},
         cancelled=_Quiet(),
     )
-    return run_tool(default_catalog().get("delegate_task"), json.dumps(arguments), context)
+    return run_tool(build_default_catalog().get("delegate_task"), json.dumps(arguments), context)
 
 
 def test_tasks_leave_the_tool_as_values() -> None:
@@ -50,7 +50,7 @@ def test_arguments_that_make_no_sense_are_answered_and_nothing_is_delegated() ->
 
 
 def test_children_of_a_session_share_their_system_prompt() -> None:
-    names = select_child_tools(default_catalog().names, DelegationPolicy(), ChildRole.LEAF, depth=1)
+    names = select_child_tools(build_default_catalog().names, DelegationPolicy(), ChildRole.LEAF, depth=1)
     workspace = '{"kind":"local","root":"/work"}'
     assert build_child_prompt(workspace, names) == build_child_prompt(workspace, set(names))
     assert "/work" in build_child_prompt(workspace, names)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from hermes_worker.net.urls import HttpUrl, UrlPolicy, check_addresses
-from hermes_worker.observe import snapshot_counters
+from hermes_worker.observe import copy_counters
 from hermes_worker.workspaces.sandbox import proxy as proxy_module
 from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS, hand_out
 from hermes_worker.workspaces.sandbox.network import EgressRules
@@ -198,13 +198,13 @@ def test_a_name_is_resolved_once_and_what_was_judged_is_connected_to(server: int
 
 def test_a_host_that_is_not_listed_is_not_even_looked_up() -> None:
     found = names(secret_evil_com=["93.184.216.34"])
-    before = snapshot_counters()["egress.refused"]
+    before = copy_counters()["egress.refused"]
     with opened(EgressRules(hosts=("pypi.org",)), found) as way:
         assert b"403 The host 'secret.evil.com' is not among those" in way(get("http://secret.evil.com/"))
         for n in range(20):
             way(get(f"http://{n}.evil.com/"))
     assert found.asked == []
-    assert snapshot_counters()["egress.refused"] - before == 21
+    assert copy_counters()["egress.refused"] - before == 21
     assert len(way.door.refusals) == 5, "what is told is bounded"
 
 

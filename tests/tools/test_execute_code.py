@@ -14,13 +14,13 @@ from support.confined import SECRET, machine, working
 
 from hermes_worker.agent.tools import code as code_module
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_inner, run_tool
 from hermes_worker.core.replay import Replay
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.network import Network
 
-CATALOG = default_catalog()
+CATALOG = build_default_catalog()
 
 
 @dataclass
@@ -34,7 +34,7 @@ class RealTools:
 
     @property
     def parameters(self) -> Mapping[str, Sequence[str]]:
-        return {name: tuple(CATALOG.spec(name).parameters["properties"]) for name in self.names}
+        return {name: tuple(CATALOG.get_spec(name).parameters["properties"]) for name in self.names}
 
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         self.made.append(name)
@@ -281,4 +281,4 @@ def test_where_a_workspace_cannot_speak_with_its_commands_the_tool_says_so(bare:
 
 
 def test_a_script_is_never_run_again() -> None:
-    assert CATALOG.spec("execute_code").replay is Replay.ONCE
+    assert CATALOG.get_spec("execute_code").replay is Replay.ONCE

@@ -11,9 +11,9 @@ import pytest
 from support.store import opened
 from support.turns import Turns, do_calls
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.hints import HINTS_KEY
-from hermes_worker.core.messages import ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
@@ -135,15 +135,15 @@ def turns(database_url: str) -> Iterator[Turns]:
 def test_a_session_remembers_on_every_worker(turns: Turns, tmp_path: Path) -> None:
     root = tmp_path / "workspace"
     tree(root, d__AGENTS_md="Say please before you compile.", d__x_txt="x", e__AGENTS_md="And say thanks behind it.")
-    catalog = default_catalog()
-    tools = f"[{','.join(catalog.tool_definitions(catalog.names))}]"
+    catalog = build_default_catalog()
+    tools = f"[{','.join(catalog.render_definitions(catalog.names))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(root)).to_json()
     run_id = turns.submit(tools=tools, workspace=workspace)
     for path in ("d/x.txt", "d/x.txt", "e"):
         name = "search_files" if path == "e" else "read_file"
         arguments = {"path": path, **({"pattern": "x"} if path == "e" else {})}
         request = ToolRequest(
-            id=f"c{path}{len(turns.store.results(run_id))}", name=name, arguments=canonical_json(arguments)
+            id=f"c{path}{len(turns.store.results(run_id))}", name=name, arguments=dump_canonical_json(arguments)
         )
         reply, planned = plan_calls(ModelReply(text="", tool_requests=(request,)), catalog)
         turns.store.runs.commit_reply(turns.store.turn(run_id), reply, planned)

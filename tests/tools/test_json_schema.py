@@ -264,5 +264,5 @@ def test_a_schema_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it costs to find out that it is one, it costs once, however often the tool is called."""
     schema = of(once={"type": "integer", "description": json.dumps(time.time())})
     find_violations({}, schema)
-    monkeypatch.setattr(json_schema, "_reason_unusable", lambda *_: pytest.fail("read twice"))
+    monkeypatch.setattr(json_schema, "_explain_unusable", lambda *_: pytest.fail("read twice"))
     find_violations({}, schema)

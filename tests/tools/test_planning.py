@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.planning import plan_call, resolve_lexically
 from hermes_worker.core.segments import plan_segments
 from hermes_worker.workspaces.local import LocalWorkspace
 
-CATALOG = default_catalog()
+CATALOG = build_default_catalog()
 
 
 def _segments(*calls: tuple[str, Any], canonical: Any = resolve_lexically) -> tuple[int, ...]:
     return plan_segments(
         [
             plan_call(
-                CATALOG.spec(name) if name in CATALOG.names else None,
+                CATALOG.get_spec(name) if name in CATALOG.names else None,
                 name,
                 arguments if isinstance(arguments, str) else json.dumps(arguments),
                 canonical=canonical,

@@ -17,7 +17,7 @@ from hermes_worker.agent.tools.builtin import PROCESS, TERMINAL
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.planning import find_replay_class
 from hermes_worker.agent.tools.screen import render_screen
-from hermes_worker.agent.tools.shell_variables import terminal_size
+from hermes_worker.agent.tools.shell_variables import read_terminal_size
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.replay import Replay
 from hermes_worker.workspaces.base import HostLost, TerminalSize
@@ -218,7 +218,7 @@ def test_a_terminal_is_given_in_the_size_of_the_session(calls: Calls) -> None:
 
 @pytest.mark.parametrize("value", ["0", "-1", "9999999", "x", "²"])
 def test_a_size_that_is_none_is_passed_over(value: str) -> None:
-    assert terminal_size({"LINES": value, "COLUMNS": value}) == TerminalSize()
+    assert read_terminal_size({"LINES": value, "COLUMNS": value}) == TerminalSize()
 
 
 def test_what_is_shown_of_a_screen_takes_linear_time() -> None:

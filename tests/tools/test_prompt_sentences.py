@@ -14,7 +14,7 @@ from hermes_worker.agent.prompt.children import build_child_prompt
 from hermes_worker.agent.prompt.sources import describe_workspace
 from hermes_worker.agent.prompt.system import _TOOL_GUIDANCE
 from hermes_worker.agent.tools.builtin import PATCH, READ_FILE, SEARCH_FILES, TERMINAL, WRITE_FILE
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 Trial = Callable[[Any, Path], None]
 
@@ -107,11 +107,11 @@ def test_what_the_prompt_says_of_tools_is_so(sentence: str, session: Any, root: 
 
 
 def test_where_paths_begin_is_said_once_and_alike_to_everybody() -> None:
-    assert describe_workspace("/srv/ws") in build_child_prompt(canonical_json({"root": "/srv/ws"}), {"terminal"})
+    assert describe_workspace("/srv/ws") in build_child_prompt(dump_canonical_json({"root": "/srv/ws"}), {"terminal"})
     for spec in (READ_FILE, WRITE_FILE):
         assert (
             spec.parameters["properties"]["path"]["description"] == "Path, relative to the current folder or absolute."
         )
     for spec in (PATCH, SEARCH_FILES):
-        assert "relative" not in canonical_json(spec.parameters)
+        assert "relative" not in dump_canonical_json(spec.parameters)
     assert "session's current folder if left out" in TERMINAL.parameters["properties"]["workdir"]["description"]

@@ -16,13 +16,13 @@ from support.hostile_documents import GOOD, archive, hostile_documents, pdf
 
 from hermes_worker.agent.tools import documents
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.documents import find_document_kind
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.network import Network
 
-READ_FILE = default_catalog().get("read_file")
+READ_FILE = build_default_catalog().get("read_file")
 HOSTILE = {name: (file, make) for name, file, make in hostile_documents()}
 EVERY_TIME = ("docx-entities", "docx-bomb", "pdf-bomb", "pdf-pages-in-a-circle", "xlsx-deep")
 SAMPLE = sorted({*EVERY_TIME, *random.Random(18).sample(sorted(HOSTILE), 5)})
@@ -116,7 +116,7 @@ def test_a_parser_that_is_taken_over_reaches_nothing_but_what_commands_do(
     assert SECRET in secret.read_text()
     taken = f"import os, struct, json\nd = json.dumps(dict(text=open({str(secret)!r}).read())).encode()\n"
     taken += "os.write(0, struct.pack('>I', len(d)) + d)"
-    monkeypatch.setattr(documents, "_document_command", lambda: f"exec python3 -c {json.dumps(taken)}")
+    monkeypatch.setattr(documents, "_build_document_command", lambda: f"exec python3 -c {json.dumps(taken)}")
     (Path(confined.root) / "a.pdf").write_bytes(pdf("x"))
     result = read(confined, "a.pdf")
     assert result.is_error and SECRET not in result.text
@@ -138,7 +138,7 @@ def test_nonsense_of_the_parser_is_an_error_of_the_call(
     workspace: LocalWorkspace, root: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     (root / "answer").write_bytes(answer)
-    monkeypatch.setattr(documents, "_document_command", lambda: "cat answer >&0")
+    monkeypatch.setattr(documents, "_build_document_command", lambda: "cat answer >&0")
     (root / "a.pdf").write_bytes(pdf("x"))
     assert "took too much, or broke off" in json.loads(read(workspace, "a.pdf").text)["error"]
 
@@ -147,7 +147,7 @@ def test_reading_takes_no_longer_than_it_may(
     workspace: LocalWorkspace, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents, "DOCUMENT_S_MAX", 0.3)
-    monkeypatch.setattr(documents, "_document_command", lambda: "sleep 60")
+    monkeypatch.setattr(documents, "_build_document_command", lambda: "sleep 60")
     (root / "a.pdf").write_bytes(pdf("x"))
     assert "takes more than 0 s to read" in read(workspace, "a.pdf").text
 
@@ -160,8 +160,8 @@ def test_a_document_that_is_too_large_is_not_read(workspace: LocalWorkspace, roo
 def test_without_the_library_the_result_says_what_to_install(
     workspace: LocalWorkspace, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = documents._document_command().replace("import pypdf", "import pypdf_that_is_not_there")
-    monkeypatch.setattr(documents, "_document_command", lambda: command)
+    command = documents._build_document_command().replace("import pypdf", "import pypdf_that_is_not_there")
+    monkeypatch.setattr(documents, "_build_document_command", lambda: command)
     (root / "a.pdf").write_bytes(pdf("x"))
     assert "pip install 'hermes-worker[documents]'" in json.loads(read(workspace, "a.pdf").text)["error"]
 
@@ -171,4 +171,4 @@ def test_a_kind_is_told_by_content_and_archives_by_name_too() -> None:
     assert find_document_kind("x.DOCX", archive(("a", b""))) == "docx"
     assert find_document_kind("x.zip", archive(("a", b""))) is None
     assert find_document_kind("x.docx", b"plain text") is None
-    assert not documents.missing_libraries()
+    assert not documents.list_missing_libraries()

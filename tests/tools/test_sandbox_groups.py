@@ -111,7 +111,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 def test_each_command_has_a_group_of_its_own_and_the_worker_a_leaf(worker: Worker) -> None:
     said = worker(
-        "print(groups.ground().base == top, own() == f'/{LEAF}')\n"
+        "print(groups.find_parent().base == top, own() == f'/{LEAF}')\n"
         "first, second = (run('cat /proc/self/cgroup').output.decode().rpartition('0::/')[2] for _ in range(2))\n"
         "print(first.startswith(f'hermes-command-'), first.count(f'-{os.getpid()}-'), first != second, commands())"
     )
@@ -119,15 +119,17 @@ def test_each_command_has_a_group_of_its_own_and_the_worker_a_leaf(worker: Worke
 
 
 def test_a_tree_without_the_controllers_is_left_as_it_is(worker: Worker) -> None:
-    said = worker("print(groups.ground().base, own(), commands()); print(groups.ground().reason)", controllers="rdma9")
+    said = worker(
+        "print(groups.find_parent().base, own(), commands()); print(groups.find_parent().reason)", controllers="rdma9"
+    )
     assert said.startswith("None / []\n")
     assert "has no controller rdma9" in said
 
 
 def test_a_group_with_processes_of_others_is_not_touched(worker: Worker) -> None:
     said = worker(
-        "print(groups.ground().base, own(), (top / LEAF).exists(), commands(), run('echo ran').output)\n"
-        "print(groups.ground().reason)",
+        "print(groups.find_parent().base, own(), (top / LEAF).exists(), commands(), run('echo ran').output)\n"
+        "print(groups.find_parent().reason)",
         company=_STRANGER,
     )
     assert said.startswith("None / False [] b'ran\\n'\n")
@@ -135,15 +137,17 @@ def test_a_group_with_processes_of_others_is_not_touched(worker: Worker) -> None
 
 
 def test_children_of_the_worker_move_along(worker: Worker) -> None:
-    said = worker("print(groups.ground().base == top, len(groups_module._members(top / LEAF)))", company=_CHILD)
+    said = worker(
+        "print(groups.find_parent().base == top, len(groups_module._list_members(top / LEAF)))", company=_CHILD
+    )
     assert said == "True 2\n"
 
 
 def test_removing_a_group_ends_what_is_in_it(worker: Worker) -> None:
     said = worker(
-        "groups.ground()\n"
+        "groups.find_parent()\n"
         "for end in (lambda group: group.remove(), lambda group: keeper._kill_group(os.fsencode(group.path))):\n"
-        "    group = groups.make('tag', CommandLimits()); process = member(group.path)\n"
+        "    group = groups.make_group('tag', CommandLimits()); process = member(group.path)\n"
         "    end(group); print(process.wait(10)); group.remove()\n"
         "print(commands())"
     )
@@ -161,13 +165,13 @@ def test_daemons_and_commands_that_run_out_of_time_leave_no_group(worker: Worker
 def test_what_a_dead_worker_left_is_swept_and_nothing_else(worker: Worker) -> None:
     said = worker(
         "gone = subprocess.Popen(['true']); gone.wait()\n"
-        "here, began = groups_module._namespace(), groups_module._began(os.getpid())\n"
+        "here, began = groups_module._pid_namespace(), groups_module._start_ticks(os.getpid())\n"
         "names = {'dead': f'{here}-{gone.pid}-1-a', 'reused': f'{here}-{os.getpid()}-1-b',\n"
         "         'alive': f'{here}-{os.getpid()}-{began}-c', 'elsewhere': f'1-{gone.pid}-1-d'}\n"
         "for name in names.values(): (top / f'hermes-command-{name}').mkdir()\n"
         "(top / 'somebody').mkdir()\n"
         "process = member(top / f'hermes-command-{names[\"dead\"]}')\n"
-        "print(groups.ground().base == top, process.wait(10))\n"
+        "print(groups.find_parent().base == top, process.wait(10))\n"
         "left = commands()\n"
         "print(sorted(n for n, full in names.items() if f'hermes-command-{full}' in left), 'somebody' in left)"
     )
@@ -176,8 +180,9 @@ def test_what_a_dead_worker_left_is_swept_and_nothing_else(worker: Worker) -> No
 
 def test_processes_started_later_share_the_leaf(worker: Worker) -> None:
     said = worker(
-        "groups.ground()\n"
-        "code = 'from hermes_worker.workspaces.sandbox.groups import GroupMaker; print(GroupMaker(()).ground().base)'\n"
+        "groups.find_parent()\n"
+        "code = 'from hermes_worker.workspaces.sandbox.groups import GroupMaker as Maker; '\n"
+        "code += 'print(Maker(()).find_parent().base)'\n"
         "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout == f'{top}\\n')"
     )
     assert said == "True\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hermes_worker.agent.tools.base import ToolContext
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.settings import load_settings
 from hermes_worker.workspaces.base import WorkspaceError
@@ -32,7 +32,7 @@ from hermes_worker.workspaces.sandbox.policy import (
     SandboxMode,
     SandboxPolicy,
     find_unseen,
-    hidden_paths,
+    list_hidden_paths,
 )
 
 
@@ -184,7 +184,7 @@ def test_the_workers_interpreter_is_shown_where_a_command_would_not_see_it(
 
 def test_landlock_refuses_a_workspace_that_holds_credentials(tmp_path: Path) -> None:
     (tmp_path / ".ssh").mkdir()
-    policy = SandboxPolicy(writable=(str(tmp_path),), hidden=hidden_paths(str(tmp_path), ()))
+    policy = SandboxPolicy(writable=(str(tmp_path),), hidden=list_hidden_paths(str(tmp_path), ()))
     assert ".ssh' lies in the workspace" in (LandlockRung().find_refusal(policy) or "")
     (tmp_path / ".ssh").rmdir()
     assert LandlockRung().find_refusal(policy) is None
@@ -277,7 +277,7 @@ def test_require_refuses_every_tool_that_starts_something(tmp_path: Path, tool: 
         session={},
         cancelled=threading.Event(),
     )
-    result = run_tool(default_catalog().get(tool), json.dumps(arguments), context)
+    result = run_tool(build_default_catalog().get(tool), json.dumps(arguments), context)
     assert result.is_error
     assert "commands must be confined (terminal.sandbox is require), but no bwrap" in result.text
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

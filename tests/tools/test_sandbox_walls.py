@@ -20,6 +20,7 @@ import psutil
 import pytest
 from support.confined import RUNGS, SECRET, Machine, machine, processes_allowed, working
 from support.patience import PATIENCE_S
+from support.samples import leave_to_the_night
 
 from hermes_worker.workspaces.base import Ending, ExceededLimit, WorkspaceError
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -36,7 +37,7 @@ from hermes_worker.workspaces.sandbox.policy import (
     SandboxMode,
     SandboxPolicy,
     find_unseen,
-    hidden_paths,
+    list_hidden_paths,
 )
 
 BOTH = ("bubblewrap", "landlock")
@@ -87,7 +88,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("rung", [*BOTH, "none"])
+@pytest.mark.parametrize("rung", leave_to_the_night((*BOTH, "none"), but=1))
 def test_our_own_command_refuses_to_run_inside_a_command(rung: str, tmp_path: Path) -> None:
     if Path(sys.prefix).is_relative_to(tempfile.gettempdir()):
         pytest.skip("the interpreter is below /tmp, of which a command has its own")
@@ -109,8 +110,8 @@ def test_our_own_command_refuses_to_run_inside_a_command(rung: str, tmp_path: Pa
 WORKER_ABOVE = """
 import subprocess, sys
 from hermes_worker.local.process import title_process
-from hermes_worker.workspaces.command_mark import worker_title
-title_process(worker_title("worker tools [8]", may_call_us=sys.argv[1] == "open"))
+from hermes_worker.workspaces.command_mark import build_worker_title
+title_process(build_worker_title("worker tools [8]", may_call_us=sys.argv[1] == "open"))
 sys.exit(subprocess.run(["bash", "-c", f"env -i {sys.argv[2]} runs list; exit $?"]).returncode)
 """
 
@@ -375,7 +376,7 @@ def test_credentials_inside_the_workspace_are_hidden_and_stay_in_place(tmp_path:
     (tmp_path / ".config" / "gcloud").mkdir(parents=True)
     (tmp_path / ".config" / "gcloud" / "key").write_text(SECRET)
 
-    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(hidden=hidden_paths(str(tmp_path), ())), [rung])
+    sandbox = Sandbox(SandboxMode.REQUIRE, SandboxPolicy(hidden=list_hidden_paths(str(tmp_path), ())), [rung])
     workspace = LocalWorkspace(str(tmp_path), base_env={"PATH": os.environ["PATH"]}, sandbox=sandbox)
     for command in ("cat .config/gcloud/key", "mv .config other", "cat other/gcloud/key"):
         said = workspace.execute(
@@ -442,7 +443,7 @@ def test_the_kernel_bounds_how_many_processes_a_command_has(confined: Machine, m
     assert _alive(confined.root) == []
 
 
-BLIND = "starter.keeper._tasks = lambda: 0; starter.main()"
+BLIND = "starter.keeper._count_tasks = lambda: 0; starter.main()"
 
 
 def _has_process_numbers_of_its_own() -> bool:
@@ -470,21 +471,21 @@ def test_a_keeper_counts_its_processes_no_more_often_than_the_machine_grows(monk
     every tick."""
     counted: list[int] = []
     now = {"tasks": 100, "ours": 10}
-    monkeypatch.setattr(keeper, "_tasks", lambda: now["tasks"])
+    monkeypatch.setattr(keeper, "_count_tasks", lambda: now["tasks"])
 
     def descendants() -> list[int]:
         counted.append(now["tasks"])
         return list(range(now["ours"]))
 
-    monkeypatch.setattr(keeper, "_descendants", descendants)
+    monkeypatch.setattr(keeper, "_list_descendants", descendants)
     plan = {"group": b"", "parent": 0, "processes_max": 50, "watched": []}
     kept = keeper._KeptProcess(namespace.Started(), plan, verdict=-1)
     for tasks in (150, 151, 152, 180, 191, 192, 192):
         now["tasks"] = tasks
-        assert kept._excess() is None
+        assert kept._find_excess() is None
     assert counted == [151, 192]
     now |= {"tasks": 233, "ours": 51}
-    assert kept._excess() == keeper.TOO_MANY
+    assert kept._find_excess() == keeper.TOO_MANY
 
 
 def test_an_interpreter_below_tmp_is_shown_and_cannot_be_changed(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Asking:
         self.store = store
         self.rows = Skills(store.database)
         self.shelf = SkillShelf(self.rows, home)
-        found = self.shelf.current_set("default")
+        found = self.shelf.load_current_set("default")
         self.run_id = str(store.runs.create(new_run(skills=found.hash if found else None)).run_id)
         with store.database.write() as connection:
             facts = {"origin": "cli", **facts}

@@ -13,7 +13,7 @@ import pytest
 from support.store import Store, new_run, opened
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.features.skills.reading_tool import SKILLS_FOLDER, SkillsListTool, SkillViewTool
@@ -23,7 +23,7 @@ from hermes_worker.features.skills.work import AgentSkills
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.network import PEOPLE
 
-_DECLARED = default_catalog()
+_DECLARED = build_default_catalog()
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ class Shelf:
 
     def begin(self, *tools: str, tenant: str = "default") -> ToolContext:
         self.shelf.forget_look(tenant)
-        found = self.shelf.current_set(tenant)
-        definitions = f"[{','.join(_DECLARED.tool_definitions({'skills_list', 'skill_view', *tools}))}]"
+        found = self.shelf.load_current_set(tenant)
+        definitions = f"[{','.join(_DECLARED.render_definitions({'skills_list', 'skill_view', *tools}))}]"
         new = new_run(tools=definitions, skills=found.hash if found is not None else None)
         run_id = str(self.store.runs.create(new).run_id)
         return ToolContext(

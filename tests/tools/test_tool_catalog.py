@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import ToolCatalog, UnknownTool, default_catalog
+from hermes_worker.agent.tools.catalog import ToolCatalog, UnknownTool, build_default_catalog
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolDeclaration, ToolSpec
 
@@ -46,7 +46,7 @@ API_TOOLS = (
 )
 FILE_TOOLS = ("patch", "read_file", "search_files", "write_file")
 EVERYTHING = tuple(sorted(("clarify", "send_message", *API_TOOLS)))
-CATALOG = default_catalog()
+CATALOG = build_default_catalog()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_bundles_that_include_each_other_are_no_harm() -> None:
 
 
 def test_a_new_tool_joins_the_toolset_it_names() -> None:
-    catalog = default_catalog(Named("web_search", "web"))
+    catalog = build_default_catalog(Named("web_search", "web"))
     assert catalog.resolve(["web"]) == ("web_extract", "web_search")
     assert "web_search" in catalog.resolve(["debugging"])
     assert catalog.toolsets["web"] == ("web_extract", "web_search")
@@ -117,7 +117,7 @@ def test_a_new_tool_joins_the_toolset_it_names() -> None:
 
 def test_two_tools_of_one_name_are_an_error() -> None:
     with pytest.raises(ConfigurationError, match="two tools are named 'todo'"):
-        default_catalog(Named("todo", "other"))
+        build_default_catalog(Named("todo", "other"))
 
 
 def test_a_bundle_may_not_hide_a_toolset() -> None:
@@ -126,16 +126,16 @@ def test_a_bundle_may_not_hide_a_toolset() -> None:
 
 
 def test_definitions_are_canonical_json_in_a_stable_order() -> None:
-    definitions = CATALOG.tool_definitions(["write_file", "read_file", "write_file"])
-    assert definitions == CATALOG.tool_definitions({"read_file", "write_file"})
+    definitions = CATALOG.render_definitions(["write_file", "read_file", "write_file"])
+    assert definitions == CATALOG.render_definitions({"read_file", "write_file"})
     documents = [json.loads(definition) for definition in definitions]
     assert [document["function"]["name"] for document in documents] == ["read_file", "write_file"]
     assert all(document["type"] == "function" for document in documents)
-    assert definitions == tuple(canonical_json(document) for document in documents)
+    assert definitions == tuple(dump_canonical_json(document) for document in documents)
 
 
 def test_definitions_are_computed_once() -> None:
-    assert CATALOG.tool_definitions(["todo"])[0] is CATALOG.tool_definitions(["todo"])[0]
+    assert CATALOG.render_definitions(["todo"])[0] is CATALOG.render_definitions(["todo"])[0]
     assert CATALOG.resolve(["file"]) is CATALOG.resolve(["file"])
 
 
@@ -143,7 +143,7 @@ def test_an_unknown_tool_is_an_error_that_names_the_others() -> None:
     with pytest.raises(UnknownTool, match="there is no tool 'x'; there are clarify, cronjob, delegate_task"):
         CATALOG.get("x")
     with pytest.raises(UnknownTool):
-        CATALOG.tool_definitions(["x"])
+        CATALOG.render_definitions(["x"])
 
 
 REPLAY = {
@@ -171,7 +171,7 @@ REPLAY = {
 
 @pytest.mark.parametrize("name", sorted(CATALOG.names))
 def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
-    spec = CATALOG.spec(name)
+    spec = CATALOG.get_spec(name)
     assert spec.replay is REPLAY[name]
     assert spec.parameters["type"] == "object"
     assert set(spec.parameters.get("required", ())) <= spec.parameters["properties"].keys()
@@ -181,13 +181,13 @@ def test_every_tool_declares_what_the_worker_must_know(name: str) -> None:
 
 def test_every_declared_tool_is_there_and_is_what_is_declared() -> None:
     services = ("jobs", "messages", "memories", "skills", "past_sessions", "fetching")
-    catalog = default_catalog(services=dict.fromkeys(services))
+    catalog = build_default_catalog(services=dict.fromkeys(services))
     catalog.load_all()
-    assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.spec(n) for n in CATALOG.names}
+    assert {name: catalog.get(name).spec for name in catalog.names} == {n: CATALOG.get_spec(n) for n in CATALOG.names}
 
 
 def test_a_tool_that_differs_from_its_declaration_is_not_run() -> None:
-    other = replace(CATALOG.spec("todo"), name="other", replay=Replay.ONCE)
+    other = replace(CATALOG.get_spec("todo"), name="other", replay=Replay.ONCE)
     catalog = ToolCatalog([ToolDeclaration(spec=other, implementation="hermes_worker.agent.tools.todo:TodoTool")])
     with pytest.raises(ConfigurationError, match="'other' is declared otherwise"):
         catalog.get("other")
@@ -195,12 +195,12 @@ def test_a_tool_that_differs_from_its_declaration_is_not_run() -> None:
 
 def test_a_tool_that_is_not_there_is_named() -> None:
     catalog = ToolCatalog(
-        [ToolDeclaration(spec=CATALOG.spec("todo"), implementation="hermes_worker.agent.tools.todo:Gone")]
+        [ToolDeclaration(spec=CATALOG.get_spec("todo"), implementation="hermes_worker.agent.tools.todo:Gone")]
     )
     with pytest.raises(ConfigurationError, match=r"is broken \(module 'hermes_worker.agent.tools.todo' .*'Gone'\)"):
         catalog.load_all()
 
 
 def test_the_tools_that_read_from_outside_the_workspace_say_so() -> None:
-    foreign = {name for name in CATALOG.names if CATALOG.spec(name).is_untrusted}
+    foreign = {name for name in CATALOG.names if CATALOG.get_spec(name).is_untrusted}
     assert foreign == {"session_search", "vision_analyze", "web_extract"}

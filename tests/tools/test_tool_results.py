@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.results import (
     ResultLimits,
+    build_result_path,
+    find_result_key,
     is_persisted,
     limit_result,
-    result_key,
-    result_name,
     sanitise_error,
 )
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -65,8 +65,8 @@ def test_limits_follow_the_context_window(tokens: int, result_chars: int, batch_
 @settings(deadline=None)
 @given(st.text(), st.text())
 def test_equal_texts_are_one_file_that_says_which_document_holds_it(one: str, other: str) -> None:
-    assert (result_name(one) == result_name(other)) == (one == other)
-    key = result_key(f"/somewhere/{result_name(one)}")
+    assert (build_result_path(one) == build_result_path(other)) == (one == other)
+    key = find_result_key(f"/somewhere/{build_result_path(one)}")
     assert key is not None and key.startswith("result:") and len(key) <= 100
 
 
@@ -82,7 +82,7 @@ def test_equal_texts_are_one_file_that_says_which_document_holds_it(one: str, ot
     ],
 )
 def test_other_paths_are_no_results(path: str) -> None:
-    assert result_key(path) is None
+    assert find_result_key(path) is None
 
 
 def _limited(text: str, workspace: LocalWorkspace, *, chars_max: int | None = 100_000) -> str:
@@ -102,11 +102,11 @@ def test_a_longer_result_is_kept_in_a_file_and_replaced_by_its_beginning(workspa
     text = "".join(f"line {n}\n" for n in range(20_000))
     block = _limited(text, workspace)
     assert is_persisted(block)
-    assert result_name(text) in block
+    assert build_result_path(text) in block
     assert f"{len(text)} characters" in block
     assert "line 0\nline 1\n" in block
     assert len(block) < 2_000
-    assert (root / result_name(text)).read_text() == text
+    assert (root / build_result_path(text)).read_text() == text
     assert (root / "hermes-results/.gitignore").read_text() == "*\n"
 
 
@@ -159,7 +159,7 @@ def test_a_tool_that_pages_takes_its_part_of_a_large_reply(workspace: LocalWorks
     beside = limit_result(result, chars_max=None, workspace=workspace, limits=LIMITS.for_calls(5))
     assert alone == result
     assert is_persisted(beside.text)
-    assert beside.session_updates == {result_key(result_name(result.text)): result.text}
+    assert beside.session_updates == {find_result_key(build_result_path(result.text)): result.text}
 
 
 def test_a_very_long_result_is_in_the_file_alone(workspace: LocalWorkspace, root: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hermes_worker.agent import images
 from hermes_worker.agent.tools.base import Cancellation, ToolContext
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.fetch import FetchedPage
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, run_interruptibly
@@ -130,7 +130,7 @@ ELSEWHERE = {
 
 
 def test_every_tool_is_either_quick_or_stopped_here() -> None:
-    assert default_catalog().names == LONG.keys() | QUICK | ELSEWHERE.keys()
+    assert build_default_catalog().names == LONG.keys() | QUICK | ELSEWHERE.keys()
     for test in ELSEWHERE.values():
         path, name = test.split("::")
         assert f"def {name}(" in Path(__file__).with_name(path).read_text()
@@ -144,7 +144,7 @@ def test_a_stop_is_heard_in_the_middle_of_a_call(
     if name == "patch":
         monkeypatch.setattr("hermes_worker.agent.tools.files.replace_text", lambda *_, **__: work_for_long())
     services = {"fetching": Pages(), "skills": OneSkill(), "past_sessions": EarlierTalk()}
-    tools = default_catalog(services=services)
+    tools = build_default_catalog(services=services)
     cancelled = Watched()
     context = replace(session.context(), redactor=Thorough(), cancelled=cancelled)
     answered: list[str] = []

@@ -23,7 +23,7 @@ from hermes_worker.agent.tools.vision import VisionTool
 from hermes_worker.agent.tools.web import WebExtractTool
 from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer, AuxTask, Consultation
 from hermes_worker.core.errors import FailureKind
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.net.urls import UrlPolicy
 from hermes_worker.workspaces.local import LocalWorkspace
@@ -74,7 +74,7 @@ class Played:
         failure = None if self.says is not None else FailureKind.TIMEOUT.value
         return AnsweredConsultation(
             task=consultation.questions[0].task,
-            material=json.loads(canonical_json(consultation.material)),
+            material=json.loads(dump_canonical_json(consultation.material)),
             answers=[AuxiliaryAnswer(text=self.says, failure=failure) for _ in consultation.questions],
             asked_at=0.0,
         )

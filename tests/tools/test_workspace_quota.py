@@ -12,10 +12,17 @@ from support.confined import RUNGS, working
 
 from hermes_worker.settings import load_settings
 from hermes_worker.workspaces.base import CommandResult, ExceededLimit, WorkspaceError
-from hermes_worker.workspaces.build import workspace_bytes_max
+from hermes_worker.workspaces.build import find_workspace_bytes_max
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.sandbox.backends import Sandbox
-from hermes_worker.workspaces.sandbox.helper.space import FILE_BYTES_MIN, Content, Walk, Watch, free_bytes, room
+from hermes_worker.workspaces.sandbox.helper.space import (
+    FILE_BYTES_MIN,
+    Content,
+    Walk,
+    Watch,
+    measure_free_bytes,
+    measure_room,
+)
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode, SandboxPolicy
 
 MB = 1024**2
@@ -23,7 +30,7 @@ MB = 1024**2
 
 def used(root: Path) -> int:
     walk = Walk(str(root))
-    assert walk.finished(time.monotonic() + 60)
+    assert walk.finish(time.monotonic() + 60)
     return walk.bytes
 
 
@@ -107,7 +114,7 @@ def test_what_is_written_by_tools_counts(tmp_path: Path) -> None:
 
 def counts_files(path: Path) -> bool:
     """Whether the file system does; some do not."""
-    return room(str(path))[1] is not None
+    return measure_room(str(path))[1] is not None
 
 
 def test_many_new_empty_files_are_noticed_while_the_last_look_is_recent(tmp_path: Path) -> None:
@@ -144,7 +151,7 @@ def test_a_directory_that_is_gone_may_hold_anything(tmp_path: Path) -> None:
 
 
 def test_a_command_that_makes_the_disk_nearly_full_is_ended(confined: Confined) -> None:
-    kept_free = free_bytes(str(confined.root)) - 300 * MB
+    kept_free = measure_free_bytes(str(confined.root)) - 300 * MB
     if kept_free < 300 * MB:
         pytest.skip("the disk has no 600 MB left")
     result = run(confined.workspace(free_bytes_min=kept_free), "fallocate -l 600M big; sleep 50")
@@ -168,7 +175,7 @@ def test_a_watch_sees_growth_at_once_and_an_unchanged_directory_is_not_walked_ag
 
 def test_a_tenants_workspace_has_an_end_and_other_peoples_has_not(tmp_path: Path) -> None:
     def chosen(**environ: str) -> int:
-        return workspace_bytes_max(load_settings(environ, home=tmp_path))
+        return find_workspace_bytes_max(load_settings(environ, home=tmp_path))
 
     assert chosen() == 0
     assert chosen(HERMES_SANDBOX_PROFILE="tenant") == 10_240 * MB

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
+from cryptography.fernet import Fernet
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.features.webhooks.rules.route import NO_AUTH
@@ -19,6 +24,12 @@ def test_what_is_sealed_does_not_show_and_is_opened_with_its_key() -> None:
     assert TEXT not in sealed
     assert OLD.reveal() not in sealed
     assert open_secret(Keyring([OLD]), "r", sealed) == TEXT
+
+
+def test_the_key_of_a_purpose_is_made_as_rfc_5869_says() -> None:
+    derived = HKDF(SHA256(), 32, None, b"hermes-worker row").derive(OLD.reveal().encode())
+    _, _, token = seal_secret(Keyring([OLD]), "r", TEXT).rpartition(":")
+    assert TEXT in Fernet(base64.urlsafe_b64encode(derived)).decrypt(token).decode()
 
 
 def test_an_earlier_key_opens_and_the_new_one_seals_again() -> None:

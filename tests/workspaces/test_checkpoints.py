@@ -15,7 +15,7 @@ from dulwich.repo import Repo
 from support.programs import is_on_machine
 
 from hermes_worker.features.checkpoints.files import local_files
-from hermes_worker.features.checkpoints.files.places import checkpoints_dir, find_store, forget_checkpoints
+from hermes_worker.features.checkpoints.files.places import find_store, forget_checkpoints, get_checkpoints_dir
 from hermes_worker.features.checkpoints.files.shadow import Checkpoint, NotKept, ShadowStore, normalize_path
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment
 from hermes_worker.workspaces.ref import WorkspaceRef
@@ -190,7 +190,7 @@ def test_what_did_not_change_is_not_read_again(store: ShadowStore, root: Path, m
     for number in range(20):
         (root / str(number)).write_text("x")
     ahead = time.time_ns() + 10_000_000_000
-    monkeypatch.setattr(ShadowStore, "_now_ns", lambda _self: ahead)
+    monkeypatch.setattr(ShadowStore, "_read_clock_ns", lambda _self: ahead)
     kept(store)
     read: list[object] = []
     real = scanning.read_plain
@@ -301,7 +301,7 @@ def test_an_erased_session_leaves_nothing_and_others_keep_theirs(tmp_path: Path)
     (tmp_path / "two/a").write_text("of another session")
     kept(two, run_id="run_b", session="run_stays")
 
-    assert forget_checkpoints(checkpoints_dir(tmp_path, "default"), frozenset({"run_gone"}).intersection) == 2
+    assert forget_checkpoints(get_checkpoints_dir(tmp_path, "default"), frozenset({"run_gone"}).intersection) == 2
 
     assert not one.directory.exists()
     assert [each.moment.session_id for each in two.list_checkpoints()] == ["run_stays"]

@@ -21,10 +21,10 @@ from hermes_worker.workspaces.remote.docker import (
     ContainerRules,
     DockerAccount,
     DockerHost,
+    build_container_name,
     build_container_spec,
-    container_name,
     describe_engine,
-    workspace_roots,
+    list_workspace_roots,
 )
 from hermes_worker.workspaces.remote.opening import open_docker
 from hermes_worker.workspaces.remote.streams import ServiceAddress
@@ -60,13 +60,13 @@ def test_a_container_has_nothing_that_a_command_does_not_need() -> None:
     )
     assert spec["User"] == "10001:10001" and not any("proxy" in entry for entry in spec["Env"])
     assert [(mount["Type"], mount["Source"], mount["Target"]) for mount in host["Mounts"]] == [
-        ("volume", container_name(ROOT), "/workspace")
+        ("volume", build_container_name(ROOT), "/workspace")
     ]
     assert "Binds" not in host and "Devices" not in host
 
 
 def test_a_workspace_has_one_container_whoever_asks() -> None:
-    assert container_name(ROOT) == container_name(ROOT) != container_name("/workspace/files/run_2")
+    assert build_container_name(ROOT) == build_container_name(ROOT) != build_container_name("/workspace/files/run_2")
     limits = [build_container_spec(ROOT, ContainerRules(image="image", cpus=cpus))["Labels"] for cpus in (1, 1, 2)]
     assert limits[0] == limits[1] != limits[2] and limits[0][LABEL] == limits[2][LABEL] == ROOT
 
@@ -146,11 +146,11 @@ def test_files_stay_when_the_container_goes_and_their_loss_is_said_once(
 ) -> None:
     workspace = RemoteWorkspace(host, ROOT)
     workspace.write_bytes("file", b"text")
-    assert workspace_roots(podman.account()) == [ROOT]
+    assert list_workspace_roots(podman.account()) == [ROOT]
     assert host.stop()
     assert workspace.read_bytes("file") == b"text"
     host.remove()
-    assert workspace_roots(podman.account()) == []
+    assert list_workspace_roots(podman.account()) == []
     later = RemoteWorkspace(host, ROOT)
     later.expect(workspace.identity)
     with pytest.raises(WorkspaceReset):
@@ -190,7 +190,7 @@ def test_what_cannot_be_made_is_said_with_what_to_do(podman: PodmanService) -> N
         DockerHost(other, ROOT).start(["true"])
     DockerHost(account, ROOT).remove()
     assert describe_engine(account)[1] and not describe_engine(other)[1]
-    podman.run_stranger(container_name(ROOT))
+    podman.run_stranger(build_container_name(ROOT))
     with pytest.raises(HostUnreachable, match="not ours"):
         DockerHost(account, ROOT)._ensure_container()
     DockerHost(account, ROOT).remove()

@@ -22,11 +22,11 @@ from hermes_worker.workspaces.remote.kubernetes import (
     KubernetesHost,
     PodRules,
     _parse_exit_code,
+    build_pod_name,
     build_pod_spec,
     build_policy_spec,
     build_volume_spec,
-    kubernetes_workspaces,
-    pod_name,
+    list_kubernetes_workspaces,
 )
 from hermes_worker.workspaces.remote.workspace import RemoteWorkspace
 from hermes_worker.workspaces.sandbox.network import Network
@@ -80,11 +80,11 @@ def test_files_on_a_volume_stay_when_the_pod_goes(cluster: FakeCluster, root: st
     host = KubernetesHost(cluster.account(storage_bytes=1024**2), root)
     workspace = RemoteWorkspace(host, root)
     workspace.write_bytes("file", b"text")
-    assert kubernetes_workspaces(cluster.account()) == [root]
+    assert list_kubernetes_workspaces(cluster.account()) == [root]
     assert host.stop() and not [name for kind, name in cluster.objects if kind == "pods"]
     assert workspace.read_bytes("file") == b"text"
     host.remove()
-    assert kubernetes_workspaces(cluster.account()) == []
+    assert list_kubernetes_workspaces(cluster.account()) == []
 
 
 def test_files_that_went_with_their_pod_are_said_to_be_gone_once(cluster: FakeCluster, root: str) -> None:
@@ -92,7 +92,7 @@ def test_files_that_went_with_their_pod_are_said_to_be_gone_once(cluster: FakeCl
     first = RemoteWorkspace(host, root)
     first.write_bytes("file", b"text")
     assert not host.stop(), "they would go with it"
-    cluster.delete("pods", pod_name(root))
+    cluster.delete("pods", build_pod_name(root))
     second = RemoteWorkspace(KubernetesHost(cluster.account(), root), root)
     second.expect(first.identity)
     with pytest.raises(WorkspaceReset):
@@ -114,7 +114,7 @@ def test_a_session_claims_its_pod_from_a_warm_pool(cluster: FakeCluster, root: s
     workspace.write_bytes("file", b"text")
     assert {kind for kind, _ in cluster.objects} == {"sandboxclaims", "sandboxes", "pods"}
     other = RemoteWorkspace(KubernetesHost(account, root), root)
-    assert other.read_bytes("file") == b"text" and kubernetes_workspaces(account) == [root]
+    assert other.read_bytes("file") == b"text" and list_kubernetes_workspaces(account) == [root]
     host.remove()
     assert not cluster.objects
 
@@ -122,17 +122,17 @@ def test_a_session_claims_its_pod_from_a_warm_pool(cluster: FakeCluster, root: s
 def test_a_pod_that_failed_is_made_again(cluster: FakeCluster, root: str) -> None:
     host = KubernetesHost(cluster.account(storage_bytes=1024**2), root)
     RemoteWorkspace(host, root).write_bytes("file", b"text")
-    first = cluster.objects["pods", pod_name(root)]
+    first = cluster.objects["pods", build_pod_name(root)]
     first["status"] = {"phase": "Failed"}
     assert RemoteWorkspace(host, root).read_bytes("file") == b"text"
-    assert cluster.objects["pods", pod_name(root)] is not first
+    assert cluster.objects["pods", build_pod_name(root)] is not first
 
 
 def test_what_cannot_be_started_is_said_with_the_reason(cluster: FakeCluster, root: str) -> None:
     cluster.waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
     with pytest.raises(HostUnreachable, match="ImagePullBackOff: no such image"):
         KubernetesHost(cluster.account(), root).start(["true"])
-    cluster.objects["pods", pod_name(root)]["metadata"]["annotations"] = {}
+    cluster.objects["pods", build_pod_name(root)]["metadata"]["annotations"] = {}
     with pytest.raises(HostUnreachable, match="not ours"):
         KubernetesHost(cluster.account(), root)._ensure_pod()
 
@@ -158,7 +158,7 @@ def test_a_pod_that_is_killed_leaves_the_outcome_unknown(cluster: FakeCluster, r
     while (piece := program.receive(5)) is None:
         pass
     assert piece.data == b"begun\n"
-    killer = threading.Thread(target=cluster.kill_programs, args=(pod_name(root),))
+    killer = threading.Thread(target=cluster.kill_programs, args=(build_pod_name(root),))
     killer.start()
     with pytest.raises(HostLost):
         while not program.has_ended:

@@ -45,7 +45,7 @@ def checkpoints(home: Path, text: str) -> ShadowStore:
 def as_before(home: Path) -> ShadowStore:
     """A store as code of 0.1 made it."""
     root = str(home / "workspaces" / OWN)
-    return ShadowStore(places._directory(home, "default", root), root)
+    return ShadowStore(places._locate_directory(home, "default", root), root)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -64,7 +64,7 @@ def test_checkpoints_are_found_after_every_move(home: Path, tmp_path: Path, is_o
 def test_a_store_outside_the_home_keeps_its_name(home: Path, tmp_path: Path) -> None:
     root = str(tmp_path / "project")
     ref = WorkspaceRef(kind="local", root=root).to_json()
-    assert checkpoints(home, ref).directory == places._directory(home, "default", root)
+    assert checkpoints(home, ref).directory == places._locate_directory(home, "default", root)
 
 
 def test_a_process_of_the_original_does_not_run_in_its_copy(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from support.workspace_hosts import ShellHost, SshServer, ssh_server
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.workspaces.base import HostUnreachable, Workspace, WorkspaceError, WorkspaceReset
@@ -108,7 +108,7 @@ def call(workspace: Workspace, name: str, **arguments: Any) -> ToolResult:
         session={},
         cancelled=threading.Event(),
     )
-    return run_tool(default_catalog().get(name), json.dumps(arguments), context)
+    return run_tool(build_default_catalog().get(name), json.dumps(arguments), context)
 
 
 def test_a_command_whose_host_dies_has_an_unknown_outcome(tmp_path: Path) -> None:

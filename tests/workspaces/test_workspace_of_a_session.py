@@ -13,8 +13,8 @@ from hermes_worker.settings import load_settings
 from hermes_worker.workspaces.build import (
     build_docker_account,
     build_kubernetes_account,
+    find_workspace_bytes_max,
     find_workspace_target,
-    workspace_bytes_max,
 )
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceRef
@@ -32,7 +32,7 @@ def test_every_session_has_a_container_or_pod_of_its_own_whose_ever_it_is(
     submission = Submission(input="hello", source="api", principal=Principal(tenant=tenant))
     ref = WorkspaceRef.from_json(choose_workspace(settings, submission, RUN).to_json())
     assert (ref.kind, ref.root) == (kind, f"/workspace/files/{RUN}")
-    assert workspace_bytes_max(settings, ref.root, ref.kind) == 10 * 1024**3, "their disks are everybody's"
+    assert find_workspace_bytes_max(settings, ref.root, ref.kind) == 10 * 1024**3, "their disks are everybody's"
     options = OpeningOptions(
         base_env={}, docker=build_docker_account(settings), kubernetes=build_kubernetes_account(settings)
     )

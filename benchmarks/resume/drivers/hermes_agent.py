@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from agent import FIRST, OUTSIDE, pass_point, pay
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.catalog import default_catalog
+from hermes_worker.agent.tools.catalog import build_default_catalog
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import OPERATOR
 from hermes_worker.core.questions import Question
@@ -97,7 +97,7 @@ def prepare_database(directory: Path) -> str:
 
 def submit(client: Client, directory: Path, tool: Pay) -> str:
     """Submit the run, once however often this is called."""
-    catalog = default_catalog(tool)
+    catalog = build_default_catalog(tool)
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace"))
     created = client.runs.create(
         NewRun(
@@ -105,7 +105,7 @@ def submit(client: Client, directory: Path, tool: Pay) -> str:
             idempotency_key="w",
             fingerprint="w",
             system_prompt="You pay.",
-            tools=f"[{','.join(catalog.tool_definitions(['pay']))}]",
+            tools=f"[{','.join(catalog.render_definitions(['pay']))}]",
             workspace=workspace.to_json(),
         )
     )

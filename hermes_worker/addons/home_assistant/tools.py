@@ -6,10 +6,11 @@ import re
 from typing import Annotated, Any, Final
 
 from hermes_worker.addons.home_assistant.settings import HomeAssistant
-from hermes_worker.addons.http_json import AddonFailed, as_text, build_json_post, parse_json, request_service
+from hermes_worker.addons.http_json import AddonFailed, build_json_post, parse_json, request_service
 from hermes_worker.agent.tools.base import ToolResult
 from hermes_worker.agent.tools.functions import ToolFailed, tool
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
+from hermes_worker.core.json_values import read_text
 from hermes_worker.net.http import HttpRequest
 
 _TOTAL_S: Final = 20.0
@@ -36,11 +37,11 @@ def ha_list_entities(
     wanted = area.strip().lower()
     found = []
     for state in _request_states(home):
-        entity = as_text(state.get("entity_id"))
+        entity = read_text(state.get("entity_id"))
         attributes = state.get("attributes")
         given = attributes if isinstance(attributes, dict) else {}
-        name = as_text(given.get("friendly_name"))
-        said = f"{entity} {name} {as_text(given.get('area'))} {as_text(given.get('room'))}".lower()
+        name = read_text(given.get("friendly_name"))
+        said = f"{entity} {name} {read_text(given.get('area'))} {read_text(given.get('room'))}".lower()
         if (not domain or entity.startswith(f"{domain}.")) and (not wanted or wanted in said):
             found.append({"entity_id": entity, "state": state.get("state"), "name": name})
     shown = sorted(found, key=lambda one: str(one["entity_id"]))[:_ENTITIES_MAX]
@@ -67,7 +68,7 @@ def ha_list_services(
     found = _request_json(home, "/api/services")
     services = {}
     for row in found if isinstance(found, list) else []:
-        name = as_text(row.get("domain")) if isinstance(row, dict) else ""
+        name = read_text(row.get("domain")) if isinstance(row, dict) else ""
         if name and (not domain or name == domain) and name not in BLOCKED_DOMAINS:
             services[name] = {key: _render_service(one) for key, one in (row.get("services") or {}).items()}
     return {"services": services}
@@ -92,34 +93,36 @@ def ha_call_service(
         if clash := sorted(_REDIRECTING & given.keys()):
             raise ToolFailed(f"say what it is done to once: entity_id and {clash[0]} in data are both given")
         given["entity_id"] = _require_entity(entity_id)
-    request = build_json_post(f"{_base(home)}/api/services/{domain}/{service}", given, _headers(home))
+    request = build_json_post(f"{_build_base_url(home)}/api/services/{domain}/{service}", given, _build_headers(home))
     try:
         answer = request_service(
             "Home Assistant", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
         )
     except AddonFailed as error:
         if not error.may_have_acted:
-            return error_result(str(error))
-        return _unknown_outcome_result(error)
+            return build_error_result(str(error))
+        return _build_unknown_result(error)
     try:
         document = parse_json("Home Assistant", answer)
     except AddonFailed:
         document = []
     changed = (
-        [as_text(row.get("entity_id")) for row in document if isinstance(row, dict)]
+        [read_text(row.get("entity_id")) for row in document if isinstance(row, dict)]
         if isinstance(document, list)
         else []
     )
-    return json_result({"success": True, "service": f"{domain}.{service}", "affected": changed[:_ENTITIES_MAX]})
+    return build_json_result({"success": True, "service": f"{domain}.{service}", "affected": changed[:_ENTITIES_MAX]})
 
 
-def _unknown_outcome_result(error: AddonFailed) -> ToolResult:
-    told = error_result(f"{error}. It may have been done all the same: look at the state before you repeat the call")
+def _build_unknown_result(error: AddonFailed) -> ToolResult:
+    told = build_error_result(
+        f"{error}. It may have been done all the same: look at the state before you repeat the call"
+    )
     return ToolResult(text=told.text, is_error=True, is_unknown=True)
 
 
 def _require_entity(given: str) -> str:
-    """Raises ``ToolFailed``."""
+    """Return ``given`` when it is the id of an entity. Raises ``ToolFailed``."""
     if not _ENTITY.fullmatch(given):
         raise ToolFailed(f"{given!r} is no entity, such as 'light.kitchen'")
     return given
@@ -133,8 +136,8 @@ def _request_states(home: HomeAssistant) -> list[dict[str, Any]]:
 
 
 def _request_json(home: HomeAssistant, path: str) -> Any:
-    """Raises ``ToolFailed``."""
-    request = HttpRequest(method="GET", url=f"{_base(home)}{path}", headers=_headers(home))
+    """Get a JSON document from Home Assistant. Raises ``ToolFailed``."""
+    request = HttpRequest(method="GET", url=f"{_build_base_url(home)}{path}", headers=_build_headers(home))
     try:
         answer = request_service(
             "Home Assistant", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
@@ -148,15 +151,15 @@ def _render_service(service: Any) -> dict[str, object]:
     given = service if isinstance(service, dict) else {}
     fields = given.get("fields")
     named = {
-        name: as_text(one.get("description")) if isinstance(one, dict) else ""
+        name: read_text(one.get("description")) if isinstance(one, dict) else ""
         for name, one in (fields.items() if isinstance(fields, dict) else ())
     }
-    return {"description": as_text(given.get("description")), "fields": named}
+    return {"description": read_text(given.get("description")), "fields": named}
 
 
-def _base(home: HomeAssistant) -> str:
+def _build_base_url(home: HomeAssistant) -> str:
     return home.url.rstrip("/")
 
 
-def _headers(home: HomeAssistant) -> dict[str, str]:
+def _build_headers(home: HomeAssistant) -> dict[str, str]:
     return {"Authorization": f"Bearer {home.token}"}

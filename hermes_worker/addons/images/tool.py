@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal
 
 from hermes_worker.addons.http_json import (
     AddonFailed,
-    as_text,
     build_form_post,
     build_json_post,
     find_rows,
@@ -19,11 +18,12 @@ from hermes_worker.addons.http_json import (
     request_service,
 )
 from hermes_worker.addons.images.settings import Pictures
-from hermes_worker.agent.images import SmallImage, media_type_of, small_image
+from hermes_worker.agent.images import SmallImage, find_media_type, shrink_image
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.files import format_path, locate_path
 from hermes_worker.agent.tools.functions import ToolFailed, tool
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
+from hermes_worker.core.json_values import read_text
 from hermes_worker.core.media_kinds import find_suffix
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.workspaces.base import WorkspaceError
@@ -65,7 +65,7 @@ def image_generate(
         )
         content = _parse_content(parse_json("the service for pictures", answer))
     except AddonFailed as error:
-        told = error_result(str(error))
+        told = build_error_result(str(error))
         return ToolResult(text=told.text, is_error=True, is_unknown=error.may_have_acted)
     return _keep_image(content, context)
 
@@ -86,7 +86,7 @@ def _read_image(path: str, context: ToolContext) -> SmallImage:
     if "://" in path or path.startswith("data:"):
         raise ToolFailed(f"{path[:60]!r} is an address; fetch the picture into the workspace and give its path")
     content = context.workspace.read_bytes(locate_path(context, path), limit=_PICTURE_BYTES_MAX)
-    small = small_image(content, _SIDE_PX_MAX)
+    small = shrink_image(content, _SIDE_PX_MAX)
     if small is None or small.media_type not in _KINDS:
         raise ToolFailed(f"{path!r} is no PNG, JPEG or WebP that can be read")
     return small
@@ -101,10 +101,10 @@ def _require_room(context: ToolContext) -> None:
 
 
 def _parse_content(document: Any) -> bytes:
-    """Raises ``AddonFailed``."""
+    """Return the bytes of the first image in an answer. Raises ``AddonFailed``."""
     for row in find_rows(document, "data"):
         try:
-            content = base64.b64decode(as_text(row.get("b64_json")), validate=True)
+            content = base64.b64decode(read_text(row.get("b64_json")), validate=True)
         except (ValueError, binascii.Error):
             content = b""
         if content:
@@ -113,10 +113,10 @@ def _parse_content(document: Any) -> bytes:
 
 
 def _keep_image(content: bytes, context: ToolContext) -> ToolResult:
-    kind = media_type_of(content)
+    kind = find_media_type(content)
     if kind not in _KINDS:
-        return error_result("the service for pictures sent what is no PNG, JPEG or WebP")
+        return build_error_result("the service for pictures sent what is no PNG, JPEG or WebP")
     path = f"{_FOLDER}/{hashlib.sha256(content).hexdigest()[:16]}{find_suffix(kind)}"
     canonical = locate_path(context, path, for_write=True)
     context.workspace.write_bytes(canonical, content)
-    return json_result({"success": True, "image": format_path(canonical, context), "bytes": len(content)})
+    return build_json_result({"success": True, "image": format_path(canonical, context), "bytes": len(content)})

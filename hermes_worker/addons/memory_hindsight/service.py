@@ -13,19 +13,20 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from hermes_worker.addons.http_json import AddonFailed, as_text, build_json_post, find_rows
+from hermes_worker.addons.http_json import AddonFailed, build_json_post, find_rows
 from hermes_worker.addons.memory_hindsight.settings import Hindsight
 from hermes_worker.addons.memory_requests import (
     RECALL_S,
     SYNC_S,
+    iterate_payload_texts,
     name_user,
-    payload_texts,
     render_memories,
     request_json,
 )
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.core.hooks import HookEvent
+from hermes_worker.core.json_values import read_text
 from hermes_worker.setting_groups import fill_group
 
 _SERVICE: Final = "Hindsight"
@@ -37,7 +38,7 @@ _SEARCH_S: Final = 20.0
 
 def recall(event: HookEvent) -> str | None:
     """What Hindsight remembers that bears on the user's message. Raises ``AddonFailed``."""
-    [query] = payload_texts(event, "user_message")
+    [query] = iterate_payload_texts(event, "user_message")
     if not query.strip():
         return None
     settings = fill_group(Hindsight, event.values)
@@ -47,13 +48,13 @@ def recall(event: HookEvent) -> str | None:
 
 def keep_turn(event: HookEvent) -> None:
     """Send a turn's question and answer to Hindsight. Raises ``AddonFailed``."""
-    asked_for, answered = payload_texts(event, "user_message", "assistant_response")
+    asked_for, answered = iterate_payload_texts(event, "user_message", "assistant_response")
     _keep(event, [f"{who}: {text}" for who, text in (("User", asked_for), ("Assistant", answered)) if text.strip()])
 
 
 def keep_delegation(event: HookEvent) -> None:
     """Send a delegated task and its result to Hindsight. Raises ``AddonFailed``."""
-    goal, summary = payload_texts(event, "child_goal", "child_summary")
+    goal, summary = iterate_payload_texts(event, "child_goal", "child_summary")
     _keep(event, [f"Delegated: {goal}", f"Result: {summary}"])
 
 
@@ -71,14 +72,14 @@ def hindsight_recall(
 
 def _search_memories(settings: Hindsight, tenant: str, wanted: Mapping[str, Any], *, total_s: float) -> list[str]:
     shortened = {**wanted, "query": wanted["query"][:_QUERY_CHARS_MAX]}
-    request = build_json_post(f"{_bank(settings, tenant)}/memories/recall", shortened, _auth(settings))
+    request = build_json_post(f"{_build_bank_url(settings, tenant)}/memories/recall", shortened, _build_auth(settings))
     try:
         rows = find_rows(request_json(_SERVICE, request, total_s=total_s), "results")
     except AddonFailed as failed:
         if failed.status == HTTPStatus.NOT_FOUND:  # nothing was kept for this tenant yet, so there is no bank
             return []
         raise
-    return [text for row in rows if (text := as_text(row.get("text")).strip())]
+    return [text for row in rows if (text := read_text(row.get("text")).strip())]
 
 
 def _keep(event: HookEvent, lines: Sequence[str]) -> None:
@@ -93,13 +94,15 @@ def _keep(event: HookEvent, lines: Sequence[str]) -> None:
     }
     # Hindsight asks a model what to keep, which is not waited for here.
     told = {"items": [item], "async": True, "operation_id": str(uuid.uuid5(uuid.NAMESPACE_URL, event.id))}
-    request = build_json_post(f"{_bank(settings, event.payload['tenant'])}/memories", told, _auth(settings))
+    request = build_json_post(
+        f"{_build_bank_url(settings, event.payload['tenant'])}/memories", told, _build_auth(settings)
+    )
     request_json(_SERVICE, request, total_s=SYNC_S)
 
 
-def _bank(settings: Hindsight, tenant: str) -> str:
+def _build_bank_url(settings: Hindsight, tenant: str) -> str:
     return f"{settings.url.rstrip('/')}/v1/default/banks/{quote(name_user(tenant, settings.bank), safe='')}"
 
 
-def _auth(settings: Hindsight) -> Mapping[str, str]:
+def _build_auth(settings: Hindsight) -> Mapping[str, str]:
     return {"Authorization": f"Bearer {settings.key}"} if settings.key else {}

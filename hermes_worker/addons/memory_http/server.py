@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes_worker.addons.http_json import AddonFailed, build_json_post
-from hermes_worker.addons.memory_requests import RECALL_S, SYNC_S, request_json, text_setting
+from hermes_worker.addons.memory_requests import RECALL_S, SYNC_S, read_text_setting, request_json
 from hermes_worker.core.hooks import HookEvent
 from hermes_worker.net.http import HttpRequest
 
@@ -27,7 +27,7 @@ def send_event(event: HookEvent) -> None:
 
 
 def _request(event: HookEvent) -> HttpRequest:
-    token = text_setting(event.values, "token")
+    token = read_text_setting(event.values, "token")
     headers = {"Idempotency-Key": event.id, **({"Authorization": f"Bearer {token}"} if token else {})}
     told = {"id": event.id, "event": event.name, "payload": dict(event.payload)}
-    return build_json_post(text_setting(event.values, "url"), told, headers)
+    return build_json_post(read_text_setting(event.values, "url"), told, headers)

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final
 
-from hermes_worker.addons.http_json import AddonFailed, as_text, build_json_post, find_rows
+from hermes_worker.addons.http_json import AddonFailed, build_json_post, find_rows
 from hermes_worker.addons.memory_mem0.settings import Mem0
 from hermes_worker.addons.memory_requests import (
     RECALL_S,
     SYNC_S,
+    iterate_payload_texts,
     name_user,
-    payload_texts,
     render_memories,
     request_json,
 )
 from hermes_worker.agent.tools.base import ToolContext
 from hermes_worker.agent.tools.functions import ToolFailed, tool
 from hermes_worker.core.hooks import HookEvent
+from hermes_worker.core.json_values import read_text
 from hermes_worker.setting_groups import fill_group
 
 _SERVICE: Final = "Mem0"
@@ -27,7 +28,7 @@ _SEARCH_S: Final = 20.0
 
 def recall(event: HookEvent) -> str | None:
     """What Mem0 knows about the subject of the user's message. Raises ``AddonFailed``."""
-    [query] = payload_texts(event, "user_message")
+    [query] = iterate_payload_texts(event, "user_message")
     if not query.strip():
         return None
     return render_memories(
@@ -37,13 +38,13 @@ def recall(event: HookEvent) -> str | None:
 
 def keep_turn(event: HookEvent) -> None:
     """Send a turn's question and answer to Mem0. Raises ``AddonFailed``."""
-    asked_for, answered = payload_texts(event, "user_message", "assistant_response")
+    asked_for, answered = iterate_payload_texts(event, "user_message", "assistant_response")
     _keep(event, (("user", asked_for), ("assistant", answered)))
 
 
 def keep_delegation(event: HookEvent) -> None:
     """Send a delegated task and its result to Mem0. Raises ``AddonFailed``."""
-    goal, summary = payload_texts(event, "child_goal", "child_summary")
+    goal, summary = iterate_payload_texts(event, "child_goal", "child_summary")
     _keep(event, (("assistant", f"Delegated: {goal}\nResult: {summary}"),))
 
 
@@ -63,9 +64,11 @@ def _search_memories(settings: Mem0, tenant: str, query: str, *, total_s: float)
         "top_k": settings.memories_max,
     }
     answer = request_json(
-        _SERVICE, build_json_post(f"{_base(settings)}/v3/memories/search/", wanted, _auth(settings)), total_s=total_s
+        _SERVICE,
+        build_json_post(f"{_build_base_url(settings)}/v3/memories/search/", wanted, _build_auth(settings)),
+        total_s=total_s,
     )
-    return (as_text(row.get("memory")) for row in find_rows(answer, "results"))
+    return (read_text(row.get("memory")) for row in find_rows(answer, "results"))
 
 
 def _keep(event: HookEvent, rows: Iterable[tuple[str, str]]) -> None:
@@ -79,13 +82,15 @@ def _keep(event: HookEvent, rows: Iterable[tuple[str, str]]) -> None:
         "metadata": {"event_id": event.id},
     }
     request_json(
-        _SERVICE, build_json_post(f"{_base(settings)}/v3/memories/add/", told, _auth(settings)), total_s=SYNC_S
+        _SERVICE,
+        build_json_post(f"{_build_base_url(settings)}/v3/memories/add/", told, _build_auth(settings)),
+        total_s=SYNC_S,
     )
 
 
-def _base(settings: Mem0) -> str:
+def _build_base_url(settings: Mem0) -> str:
     return settings.url.rstrip("/")
 
 
-def _auth(settings: Mem0) -> Mapping[str, str]:
+def _build_auth(settings: Mem0) -> Mapping[str, str]:
     return {"Authorization": f"Token {settings.key}"}

@@ -17,7 +17,7 @@ from hermes_worker.addons.speech.settings import Speech
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.files import format_path, locate_path
 from hermes_worker.agent.tools.functions import ToolFailed, tool
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.net.http import HttpRequest
 from hermes_worker.workspaces.base import WorkspaceError
 
@@ -40,24 +40,26 @@ class Speaker:
     """Builds the request from address, key, model, voice and text."""
 
 
-def _openai(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
+def _build_openai_request(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
     wanted = {"model": model, "voice": voice, "input": text, "response_format": "mp3"}
     return build_json_post(f"{url}/audio/speech", wanted, {"Authorization": f"Bearer {key}"})
 
 
-def _elevenlabs(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
+def _build_elevenlabs_request(url: str, key: str, model: str, voice: str, text: str) -> HttpRequest:
     place = f"{url}/text-to-speech/{quote(voice, safe='')}?output_format=mp3_44100_128"
     return build_json_post(place, {"text": text, "model_id": model}, {"xi-api-key": key, "Accept": "audio/mpeg"})
 
 
 SPEAKERS: Final[Mapping[str, Speaker]] = MappingProxyType(
     {
-        "openai": Speaker(address="https://api.openai.com/v1", model="gpt-4o-mini-tts", voice="alloy", request=_openai),
+        "openai": Speaker(
+            address="https://api.openai.com/v1", model="gpt-4o-mini-tts", voice="alloy", request=_build_openai_request
+        ),
         "elevenlabs": Speaker(
             address="https://api.elevenlabs.io/v1",
             model="eleven_multilingual_v2",
             voice="21m00Tcm4TlvDq8ikWAM",
-            request=_elevenlabs,
+            request=_build_elevenlabs_request,
         ),
     }
 )
@@ -86,12 +88,12 @@ def text_to_speech(
             "the service for speech", request, total_s=_TOTAL_S, body_bytes_max=_BYTES_MAX, allows_private=True
         )
     except AddonFailed as error:
-        told = error_result(str(error))
+        told = build_error_result(str(error))
         return ToolResult(text=told.text, is_error=True, is_unknown=error.may_have_acted)
     if not _is_mp3(answer.body):
-        return error_result("the service for speech sent what is no MP3")
+        return build_error_result("the service for speech sent what is no MP3")
     context.workspace.write_bytes(canonical, answer.body)
-    return json_result({"success": True, "audio": format_path(canonical, context), "bytes": len(answer.body)})
+    return build_json_result({"success": True, "audio": format_path(canonical, context), "bytes": len(answer.body)})
 
 
 def _choose_path(path: str, context: ToolContext) -> str:

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from hermes_worker.addons.http_json import as_text, build_json_post, find_rows, parse_json
+from hermes_worker.addons.http_json import build_json_post, find_rows, parse_json
 from hermes_worker.addons.web_search.settings import WebSearchSettings
+from hermes_worker.core.json_values import read_text
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 _EXCERPT_CHARS_MAX: Final = 1_000
@@ -51,51 +52,51 @@ class SearchProvider:
     """Reads the results of an answer. Raises ``AddonFailed``."""
 
 
-def _needs_nothing(settings: WebSearchSettings) -> str | None:
+def _find_no_gap(settings: WebSearchSettings) -> str | None:
     return None
 
 
 def _build_hit(row: Mapping[str, Any], *descriptions: str) -> SearchHit:
     said = next((row[name] for name in descriptions if row.get(name)), "")
     if isinstance(said, list):
-        said = " ... ".join(as_text(piece) for piece in said)
-    return SearchHit(title=as_text(row.get("title")), url=as_text(row.get("url")), description=as_text(said))
+        said = " ... ".join(read_text(piece) for piece in said)
+    return SearchHit(title=read_text(row.get("title")), url=read_text(row.get("url")), description=read_text(said))
 
 
-def _key_lookup(name: str) -> Callable[[WebSearchSettings], str | None]:
+def _make_key_lookup(name: str) -> Callable[[WebSearchSettings], str | None]:
     return lambda settings: getattr(settings, name)
 
 
-def _exa(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_exa_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     wanted = {"query": query, "numResults": limit, "contents": {"highlights": True}}
     return build_json_post(f"{url}/search", wanted, {"x-api-key": key})
 
 
-def _tavily(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_tavily_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     return build_json_post(f"{url}/search", {"query": query, "max_results": limit}, {"Authorization": f"Bearer {key}"})
 
 
-def _firecrawl(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_firecrawl_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     return build_json_post(f"{url}/v2/search", {"query": query, "limit": limit}, {"Authorization": f"Bearer {key}"})
 
 
-def _parallel(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_parallel_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     wanted = {"search_queries": [query], "objective": query, "advanced_settings": {"max_results": limit}}
     return build_json_post(f"{url}/v1/search", wanted, {"x-api-key": key})
 
 
-def _brave(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_brave_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     asked = urlencode({"q": query, "count": min(limit, 20)})
     headers = {"X-Subscription-Token": key, "Accept": "application/json"}
     return HttpRequest(method="GET", url=f"{url}/res/v1/web/search?{asked}", headers=headers)
 
 
-def _searxng(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_searxng_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     asked = urlencode({"q": query, "format": "json"})
     return HttpRequest(method="GET", url=f"{url}/search?{asked}", headers={"Accept": "application/json"})
 
 
-def _duckduckgo(url: str, key: str, query: str, limit: int) -> HttpRequest:
+def _build_duckduckgo_request(url: str, key: str, query: str, limit: int) -> HttpRequest:
     return HttpRequest(method="GET", url=f"{url}/html/?{urlencode({'q': query})}", headers={"Accept": "text/html"})
 
 
@@ -165,54 +166,54 @@ PROVIDERS: Final[Mapping[str, SearchProvider]] = MappingProxyType(
                 name="exa",
                 label="Exa",
                 address="https://api.exa.ai",
-                key=_key_lookup("exa_key"),
-                url=_needs_nothing,
-                request=_exa,
+                key=_make_key_lookup("exa_key"),
+                url=_find_no_gap,
+                request=_build_exa_request,
                 hits=_list_reader("Exa", ("results",), "highlights", "summary", "text"),
             ),
             SearchProvider(
                 name="tavily",
                 label="Tavily",
                 address="https://api.tavily.com",
-                key=_key_lookup("tavily_key"),
-                url=_needs_nothing,
-                request=_tavily,
+                key=_make_key_lookup("tavily_key"),
+                url=_find_no_gap,
+                request=_build_tavily_request,
                 hits=_list_reader("Tavily", ("results",), "content"),
             ),
             SearchProvider(
                 name="firecrawl",
                 label="Firecrawl",
                 address="https://api.firecrawl.dev",
-                key=_key_lookup("firecrawl_key"),
-                url=_key_lookup("firecrawl_url"),
-                request=_firecrawl,
+                key=_make_key_lookup("firecrawl_key"),
+                url=_make_key_lookup("firecrawl_url"),
+                request=_build_firecrawl_request,
                 hits=_list_reader("Firecrawl", ("data", "web"), "description"),
             ),
             SearchProvider(
                 name="parallel",
                 label="Parallel",
                 address="https://api.parallel.ai",
-                key=_key_lookup("parallel_key"),
-                url=_needs_nothing,
-                request=_parallel,
+                key=_make_key_lookup("parallel_key"),
+                url=_find_no_gap,
+                request=_build_parallel_request,
                 hits=_list_reader("Parallel", ("results",), "excerpts"),
             ),
             SearchProvider(
                 name="brave",
                 label="Brave Search",
                 address="https://api.search.brave.com",
-                key=_key_lookup("brave_key"),
-                url=_needs_nothing,
-                request=_brave,
+                key=_make_key_lookup("brave_key"),
+                url=_find_no_gap,
+                request=_build_brave_request,
                 hits=_list_reader("Brave Search", ("web", "results"), "description"),
             ),
             SearchProvider(
                 name="searxng",
                 label="SearXNG",
                 address="",
-                key=_key_lookup("searxng_url"),
-                url=_key_lookup("searxng_url"),
-                request=_searxng,
+                key=_make_key_lookup("searxng_url"),
+                url=_make_key_lookup("searxng_url"),
+                request=_build_searxng_request,
                 hits=_list_reader("SearXNG", ("results",), "content"),
             ),
             SearchProvider(
@@ -220,8 +221,8 @@ PROVIDERS: Final[Mapping[str, SearchProvider]] = MappingProxyType(
                 label="DuckDuckGo",
                 address="https://html.duckduckgo.com",
                 key=lambda settings: "none is needed",
-                url=_needs_nothing,
-                request=_duckduckgo,
+                url=_find_no_gap,
+                request=_build_duckduckgo_request,
                 hits=_read_duckduckgo,
             ),
         )
@@ -246,7 +247,7 @@ def render_hits(hits: Iterable[SearchHit], limit: int) -> list[dict[str, object]
     found: dict[str, dict[str, object]] = {}
     for hit in hits:
         url = hit.url.strip()
-        if _scheme(url) not in ("http", "https") or url in found:
+        if _read_scheme(url) not in ("http", "https") or url in found:
             continue
         description = _to_plain_text(hit.description)[:_EXCERPT_CHARS_MAX]
         found[url] = {"title": _to_plain_text(hit.title)[:300], "url": url, "description": description}
@@ -256,7 +257,7 @@ def render_hits(hits: Iterable[SearchHit], limit: int) -> list[dict[str, object]
     return list(found.values())
 
 
-def _scheme(url: str) -> str:
+def _read_scheme(url: str) -> str:
     """The scheme of an address; empty for what is none."""
     try:
         return urlsplit(url).scheme.lower() if len(url) <= 8_192 else ""

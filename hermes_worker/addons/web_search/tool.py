@@ -38,7 +38,7 @@ def web_search(
 
 
 def _search_with(provider: SearchProvider, settings: WebSearchSettings, query: str, limit: int) -> dict[str, object]:
-    """Raises ``AddonFailed``."""
+    """Send the query to one provider and return its results. Raises ``AddonFailed``."""
     address = (provider.url(settings) or provider.address).rstrip("/")
     request = provider.request(address, provider.key(settings) or "", query, limit)
     is_ours = provider.url(settings) is not None

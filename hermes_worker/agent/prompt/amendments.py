@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from hermes_worker.agent.images import small_data_url
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.agent.images import shrink_data_url
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.recovery_state import Amendment
 
 IMAGE_LEFT_OUT = "[an image stood here; the model in use cannot see images]"
@@ -62,9 +62,9 @@ def _drop_images(row: str) -> str:
         return row
     parts = [{"type": "text", "text": IMAGE_LEFT_OUT} if _is_image(part) else part for part in content]
     if message.get("role") != "tool":
-        return canonical_json({**message, "content": parts})
+        return dump_canonical_json({**message, "content": parts})
     # A provider that takes no images in a result often takes no list there either.
-    return canonical_json({**message, "content": "\n".join(_text_parts(parts))})
+    return dump_canonical_json({**message, "content": "\n".join(_iterate_texts(parts))})
 
 
 def _shrink_images(row: str, side_px_max: int) -> str:
@@ -77,7 +77,7 @@ def _shrink_images(row: str, side_px_max: int) -> str:
     content = message.get("content")
     if not isinstance(content, list):
         return row
-    return canonical_json({**message, "content": [_shrink_part(part, side_px_max) for part in content]})
+    return dump_canonical_json({**message, "content": [_shrink_part(part, side_px_max) for part in content]})
 
 
 def _shrink_part(part: object, side_px_max: int) -> object:
@@ -85,7 +85,7 @@ def _shrink_part(part: object, side_px_max: int) -> object:
         return part
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, Mapping) else image
-    small = small_data_url(url, side_px_max) if isinstance(url, str) else None
+    small = shrink_data_url(url, side_px_max) if isinstance(url, str) else None
     if small is None:
         return part
     return {**part, "image_url": {**image, "url": small} if isinstance(image, Mapping) else small}
@@ -95,7 +95,7 @@ def _is_image(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image", "image")
 
 
-def _text_parts(parts: Sequence[object]) -> Iterator[str]:
+def _iterate_texts(parts: Sequence[object]) -> Iterator[str]:
     for part in parts:
         if isinstance(part, str):
             yield part
@@ -105,7 +105,7 @@ def _text_parts(parts: Sequence[object]) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _simplify_tools(tools: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(canonical_json(_drop_keywords(json.loads(tool), is_schema=True)) for tool in tools)
+    return tuple(dump_canonical_json(_drop_keywords(json.loads(tool), is_schema=True)) for tool in tools)
 
 
 def _drop_keywords(value: object, *, is_schema: bool) -> object:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.model_capabilities import CacheLayout
 
 MARKS_MAX = 4
@@ -40,12 +40,12 @@ def add_cache_markers(
         return messages
     mark = {"type": "ephemeral"} if lifetime is CacheLifetime.FIVE_MINUTES else {"type": "ephemeral", "ttl": "1h"}
     marked = list(messages)
-    for position, row in _rows_to_mark(messages, layout):
-        marked[position] = canonical_json(_mark_row(row, mark, layout))
+    for position, row in _select_rows_to_mark(messages, layout):
+        marked[position] = dump_canonical_json(_mark_row(row, mark, layout))
     return marked
 
 
-def _rows_to_mark(messages: Sequence[str], layout: CacheLayout) -> Iterator[tuple[int, dict[str, Any]]]:
+def _select_rows_to_mark(messages: Sequence[str], layout: CacheLayout) -> Iterator[tuple[int, dict[str, Any]]]:
     marks_left = MARKS_MAX
     first: dict[str, Any] = json.loads(messages[0])
     if first.get("role") == "system":

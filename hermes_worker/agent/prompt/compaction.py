@@ -1,8 +1,8 @@
 """Make a long conversation fit: its older part is replaced by a summary. Pure.
 
 Theory of operation. Rows of a transcript are never rewritten. A compaction is one more row, in the user's role, whose
-private field says which rows it stands for; ``visible`` gives the rows a model is shown: the first few, the newest
-compaction, and what came after the rows it stands for, old results of tools in short.
+private field says which rows it stands for; ``select_visible`` gives the rows a model is shown: the first few, the
+newest compaction, and what came after the rows it stands for, old results of tools in short.
 
     seq       1   2   3 ................ 40   41 ..... 60   61
     rows      user and first answer      ...  tail          compaction: head 2, through 40
@@ -31,7 +31,7 @@ from hermes_worker.core.compactions import (
     parse_facts,
     select_visible,
 )
-from hermes_worker.core.messages import Message, Role, build_user_body, canonical_json
+from hermes_worker.core.messages import Message, Role, build_user_body, dump_canonical_json
 from hermes_worker.core.pruning import drop_repeated_results
 
 CHARS_PER_TOKEN = 4
@@ -155,7 +155,7 @@ def find_share(provider: str, model: str, share: float, own: Sequence[tuple[str,
     return max(share, next(raised, 0.0)), False
 
 
-def request_tokens_max(window: int, output_tokens_max: int | None) -> int:
+def compute_request_tokens_max(window: int, output_tokens_max: int | None) -> int:
     """Tokens that a request may have beside its reply."""
     room = window - (output_tokens_max or 0)
     return room if room > 0 else window
@@ -164,7 +164,7 @@ def request_tokens_max(window: int, output_tokens_max: int | None) -> int:
 def trigger_tokens(window: int, output_tokens_max: int | None, share: float, *, is_exact: bool = False) -> int:
     """Tokens of a request from which on it is compacted first. ``is_exact`` leaves
     ``share`` as it is for small windows."""
-    room = request_tokens_max(window, output_tokens_max)
+    room = compute_request_tokens_max(window, output_tokens_max)
     share = max(share, 0.75) if window < 512_000 and not is_exact else share
     tokens = max(int(share * room), TRIGGER_TOKENS_MIN)
     return tokens if tokens < room else max(1, min(int(0.85 * room), room - 1))
@@ -260,7 +260,7 @@ def _estimate_row_tokens(row: Message) -> int:
     return metering.estimate_tokens((row.body,))
 
 
-def image_parts(row: Message) -> Sequence[Mapping[str, Any]]:
+def list_image_parts(row: Message) -> Sequence[Mapping[str, Any]]:
     """The parts of a message that are pictures."""
     content = json.loads(row.body).get("content")
     parts = content if isinstance(content, list) else ()
@@ -271,7 +271,7 @@ def find_newest_request(shown: Sequence[Message]) -> tuple[str, int]:
     """The newest request of the user, and the index of the row that holds it; -1 when none does."""
     for position in range(len(shown) - 1, -1, -1):
         if shown[position].role is Role.USER:
-            return _content_text(json.loads(shown[position].body).get("content")), position
+            return _read_content_text(json.loads(shown[position].body).get("content")), position
     return "", -1
 
 
@@ -299,7 +299,7 @@ def add_futile_count(rows: Sequence[Message], body: str, *, tokens: int, trigger
         return body
     document = json.loads(body)
     document["_compacted"]["futile"] = parse_facts(find_newest_compaction(rows)).futile + 1
-    return canonical_json(document)
+    return dump_canonical_json(document)
 
 
 # -------------------------------------------------------------------------------------------------------------- how
@@ -323,7 +323,7 @@ def build_summary_request(plan: CompactionPlan, *, chars_max: int) -> Sequence[s
         weight = "The user asks that the notes keep everything about this" if plan.focus else "The user's newest topics"
         parts.append(f"{weight}:\n<focus>\n{focus}\n</focus>")
     instructions = _INSTRUCTIONS + ", ".join(_SECTIONS) + "."
-    return [canonical_json({"role": "system", "content": instructions}), build_user_body("\n\n".join(parts))]
+    return [dump_canonical_json({"role": "system", "content": instructions}), build_user_body("\n\n".join(parts))]
 
 
 def add_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
@@ -334,12 +334,12 @@ def add_reminder(question: Sequence[str], reminder: str) -> Sequence[str]:
     more = f"What must not be lost, as extensions say:\n<reminder>\n{reminder.strip()}\n</reminder>"
     content = last.get("content")
     parts = [*content, {"type": "text", "text": more}] if isinstance(content, list) else f"{content or ''}\n\n{more}"
-    return [*question[:-1], canonical_json({**last, "content": parts})]
+    return [*question[:-1], dump_canonical_json({**last, "content": parts})]
 
 
 def find_focus(turns: Sequence[Message]) -> str:
     """The subject of the user's newest turns, in a few of their words."""
-    said = [_content_text(json.loads(row.body).get("content")) for row in turns if row.role is Role.USER]
+    said = [_read_content_text(json.loads(row.body).get("content")) for row in turns if row.role is Role.USER]
     lines = [" ".join(text.split())[:_FOCUS_TURN_CHARS] for text in said[-_FOCUS_TURNS:]]
     return "\n".join(f"- {line}" for line in lines if line)[:_FOCUS_CHARS]
 
@@ -371,7 +371,7 @@ def build_compaction_body(plan: CompactionPlan, summary: str, *, pruned_through:
     said = "\n\n".join(parts)
     facts = CompactionFacts(head=plan.head, through=plan.through, summary=summary, pruned=pruned_through)
     content = [{"type": "text", "text": said}, *images] if images else said
-    return canonical_json({"_compacted": build_document(facts), "content": content, "role": "user"})
+    return dump_canonical_json({"_compacted": build_document(facts), "content": content, "role": "user"})
 
 
 def build_pruning_body(rows: Sequence[Message], through: int) -> str:
@@ -381,7 +381,7 @@ def build_pruning_body(rows: Sequence[Message], through: int) -> str:
     newest = find_newest_compaction(rows)
     facts = replace(parse_facts(newest), pruned=through, futile=0)
     content = json.loads(newest.body)["content"] if newest else ""
-    return canonical_json({"_compacted": build_document(facts), "content": content, "role": "user"})
+    return dump_canonical_json({"_compacted": build_document(facts), "content": content, "role": "user"})
 
 
 def remove_directives(text: str) -> str:
@@ -391,7 +391,7 @@ def remove_directives(text: str) -> str:
 
 def _render_row(row: Message) -> str:
     body = json.loads(row.body)
-    said = remove_directives(_content_text(body.get("content")))
+    said = remove_directives(_read_content_text(body.get("content")))
     text = _cut_middle(said, _CONTENT_CHARS, _CONTENT_HEAD, _CONTENT_TAIL)
     calls = "".join(f"\n[calls {name} with {arguments}]" for name, arguments in _format_calls(body, _ARGUMENTS_CHARS))
     return f"{row.role.value.upper()}: {text}{calls}"
@@ -399,7 +399,7 @@ def _render_row(row: Message) -> str:
 
 def _render_in_one_line(row: Message) -> str:
     body = json.loads(row.body)
-    text = " ".join(_content_text(body.get("content")).split())
+    text = " ".join(_read_content_text(body.get("content")).split())
     match row.role:
         case Role.TOOL:
             return ""
@@ -423,7 +423,7 @@ def _cut_middle(text: str, chars_max: int, head: int, tail: int) -> str:
     return f"{text[:head]}\n[… {len(text) - head - tail} characters left out …]\n{text[len(text) - tail :]}"
 
 
-def _content_text(content: object) -> str:
+def _read_content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

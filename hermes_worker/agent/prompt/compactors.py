@@ -1,8 +1,9 @@
 """The ways of making conversations shorter, as plugs: the setting ``compression.compactor`` names one.
 
 A compactor chooses which rows a summary stands for, and what a model is asked about them. It does not write the row:
-``compaction.compaction_body`` does, so that every worker shows the same rows of it. ``check_plan`` refuses a choice
-that would touch the rows at the end or part a call from its result, and sees to it that the newest request stays.
+``compaction.build_compaction_body`` does, so that every worker shows the same rows of it. ``check_plan`` refuses a
+choice that would touch the rows at the end or part a call from its result, and sees to it that the newest request
+stays.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hermes_worker.agent.prompt.compaction import (
     asks_for_tools,
     build_summary_request,
     find_newest_request,
-    image_parts,
+    list_image_parts,
     plan_compaction,
     plan_pruning,
     write_fallback_summary,
@@ -102,7 +103,7 @@ def check_plan(plan: CompactionPlan, rows: Sequence[Message]) -> CompactionPlan:
         asked=asked,
         is_asked_later=position >= len(head) + len(gone),
         is_answered=left[-1].role is Role.ASSISTANT and not asks_for_tools(left[-1]),
-        asked_images=image_parts(left[position]) if position >= 0 else (),
+        asked_images=list_image_parts(left[position]) if position >= 0 else (),
         todos=render_todo_notes(left, through=plan.through),
     )
 

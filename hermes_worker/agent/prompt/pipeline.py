@@ -22,7 +22,7 @@ from functools import cache, lru_cache
 from typing import Any, cast
 
 from hermes_worker.core.call_ids import to_mistral_id
-from hermes_worker.core.messages import THINKER_FIELD, Message, Role, canonical_json
+from hermes_worker.core.messages import THINKER_FIELD, Message, Role, dump_canonical_json
 from hermes_worker.core.model_capabilities import STANDARD, UNSIGNED, WireNeeds
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
 
@@ -58,7 +58,7 @@ def build_messages(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequ
 def repair_messages(rows: Sequence[Message], needs: WireNeeds = STANDARD) -> Sequence[str]:
     """Build the messages of any history, however odd, at the price of parsing it."""
     settled = pair_results(repair_roles(mend_arguments(_parse_row(row.body) for row in rows)))
-    return [canonical_json(translate_row(row, needs)) for row in drop_thinking_only(settled)]
+    return [dump_canonical_json(translate_row(row, needs)) for row in drop_thinking_only(settled)]
 
 
 def import_history(history: Iterable[object]) -> list[str]:
@@ -67,9 +67,9 @@ def import_history(history: Iterable[object]) -> list[str]:
     Rows without a known role are left out, private fields are removed, surrounding white space goes, and the sequence
     is put right as far as it can be. Raises ``ValueError`` for numbers that JSON does not have.
     """
-    rows = (_import_row(row) for row in history if isinstance(row, Mapping) and _role(row) in ROLES)
+    rows = (_import_row(row) for row in history if isinstance(row, Mapping) and _read_role(row) in ROLES)
     settled = pair_results(repair_roles(mend_arguments(rows)))
-    return [canonical_json(_normalize_stored_calls(row)) for row in settled]
+    return [dump_canonical_json(_normalize_stored_calls(row)) for row in settled]
 
 
 # ------------------------------------------------------------------------------------------------------ the quick way
@@ -131,9 +131,9 @@ _REMEMBERED_CHARS_MAX = 32_768
 
 def _translate_body(body: str, needs: WireNeeds) -> str | None:
     row = _parse_row(body)
-    if _is_thinking_only(row) or any(_is_damaged(call) for call in _calls(row)):
+    if _is_thinking_only(row) or any(_is_damaged(call) for call in _list_calls(row)):
         return None
-    return canonical_json(translate_row(row, needs))
+    return dump_canonical_json(translate_row(row, needs))
 
 
 def _parse_row(body: str) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def translate_row(row: Row, needs: WireNeeds = STANDARD) -> dict[str, Any]:
         if "tool_calls" in row:
             _set_or_remove(sent, "tool_calls", _translate_calls(row, needs) or None)
     elif needs.takes_short_ids_only and row.get("role") == "tool":
-        sent["tool_call_id"] = to_mistral_id(_answered_call_id(row))
+        sent["tool_call_id"] = to_mistral_id(_read_answered_call_id(row))
     return sent
 
 
@@ -198,7 +198,7 @@ def _set_or_remove(row: dict[str, Any], key: str, value: object) -> None:
 
 
 def _translate_calls(row: Row, needs: WireNeeds) -> list[dict[str, Any]]:
-    calls = _calls(row)
+    calls = _list_calls(row)
     sent = [_translate_call(call, needs) for call in calls]
     if needs.insists_on_signature and sent and not any("extra_content" in call for call in sent):
         sent[0]["extra_content"] = _UNSIGNED
@@ -209,13 +209,13 @@ _UNSIGNED = {"google": {"thought_signature": UNSIGNED}}
 
 
 def _translate_call(call: Row, needs: WireNeeds) -> dict[str, Any]:
-    function = _function(call)
+    function = _read_function(call)
     assessed = assess_arguments(function.get("arguments"))
     arguments = assessed.arguments if assessed.outcome is ArgumentsOutcome.OK else "{}"
     sent: dict[str, Any] = {
-        "id": to_mistral_id(_call_id(call)) if needs.takes_short_ids_only else _call_id(call),
+        "id": to_mistral_id(_read_call_id(call)) if needs.takes_short_ids_only else _read_call_id(call),
         "type": "function",
-        "function": {"name": _call_name(call), "arguments": arguments},
+        "function": {"name": _read_call_name(call), "arguments": arguments},
     }
     if needs.keeps_thought_signatures and "extra_content" in call:
         sent["extra_content"] = call["extra_content"]
@@ -224,35 +224,37 @@ def _translate_call(call: Row, needs: WireNeeds) -> dict[str, Any]:
     return sent
 
 
-def _calls(row: Row) -> list[Row]:
+def _list_calls(row: Row) -> list[Row]:
     calls = row.get("tool_calls")
     return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
 
 
-def _function(call: Row) -> Row:
+def _read_function(call: Row) -> Row:
     function = call.get("function")
     return function if isinstance(function, Mapping) else {}
 
 
-def _call_name(call: Row) -> str:
-    name = _function(call).get("name")
+def _read_call_name(call: Row) -> str:
+    name = _read_function(call).get("name")
     return name if isinstance(name, str) and name.strip() else NAMELESS_CALL
 
 
-def _call_id(call: Row) -> str:
+def _read_call_id(call: Row) -> str:
     """The id that results name: ``call_id`` where a Responses call has both. A call without any gets a hash of its
     content, the same on every worker.
     """
     for key in ("call_id", "id"):
         if isinstance(call.get(key), str) and call[key]:
             return str(call[key])
-    said = canonical_json([_call_name(call), _function(call).get("arguments")])
+    said = dump_canonical_json([_read_call_name(call), _read_function(call).get("arguments")])
     return f"call_{hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
 
-def _call_ids(call: Row) -> set[str]:
+def _collect_call_ids(call: Row) -> set[str]:
     """Every name under which a result may speak of this call."""
-    return {_call_id(call)} | {call[key] for key in ("id", "call_id") if isinstance(call.get(key), str) and call[key]}
+    return {_read_call_id(call)} | {
+        call[key] for key in ("id", "call_id") if isinstance(call.get(key), str) and call[key]
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- arguments
@@ -266,27 +268,27 @@ def mend_arguments(rows: Iterable[Row]) -> list[Row]:
     unmarked: list[str] = []
     for row in rows:
         if row.get("role") == "tool":
-            call_id = _answered_call_id(row)
+            call_id = _read_answered_call_id(row)
             if call_id in unmarked:
                 unmarked.remove(call_id)
                 row = {**row, "content": _mark_damaged(row.get("content"))}
             mended.append(row)
             continue
         mended.extend(_build_result(call_id, DAMAGED) for call_id in unmarked)
-        unmarked = [_call_id(call) for call in _calls(row) if _is_damaged(call)]
+        unmarked = [_read_call_id(call) for call in _list_calls(row) if _is_damaged(call)]
         mended.append(_mend_calls(row) if unmarked else row)
     mended.extend(_build_result(call_id, DAMAGED) for call_id in unmarked)
     return mended
 
 
 def _is_damaged(call: Row) -> bool:
-    return assess_arguments(_function(call).get("arguments")).outcome is not ArgumentsOutcome.OK
+    return assess_arguments(_read_function(call).get("arguments")).outcome is not ArgumentsOutcome.OK
 
 
 def _mend_calls(row: Row) -> Row:
     calls = [
-        {**call, "function": {**_function(call), "arguments": "{}"}} if _is_damaged(call) else call
-        for call in _calls(row)
+        {**call, "function": {**_read_function(call), "arguments": "{}"}} if _is_damaged(call) else call
+        for call in _list_calls(row)
     ]
     return {**row, "tool_calls": calls}
 
@@ -294,7 +296,7 @@ def _mend_calls(row: Row) -> Row:
 def _mark_damaged(content: object) -> str:
     if not content:
         return DAMAGED
-    text = content if isinstance(content, str) else canonical_json(content)
+    text = content if isinstance(content, str) else dump_canonical_json(content)
     return text if text.startswith(DAMAGED) else f"{DAMAGED}\n{text}"
 
 
@@ -302,7 +304,7 @@ def _build_result(call_id: str, content: str) -> Row:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def _answered_call_id(row: Row) -> str:
+def _read_answered_call_id(row: Row) -> str:
     """The id of the call that a result answers, as the row names it."""
     named = row.get("tool_call_id")
     return named.strip() if isinstance(named, str) else ""
@@ -345,7 +347,7 @@ def _merge_two_assistants(first: Row, second: Row) -> Row:
     if first.get("finish_reason") in ("verification_required", "verify_hook_continue"):
         return second
     both = dict(first)
-    if calls := [*_calls(first), *_calls(second)]:
+    if calls := [*_list_calls(first), *_list_calls(second)]:
         both["tool_calls"] = calls
     both["content"] = _join_contents(first.get("content"), second.get("content"))
     if not first.get("reasoning_content") and second.get("reasoning_content"):
@@ -357,7 +359,7 @@ def _join_contents(first: object, second: object) -> object:
     if isinstance(first, str) and isinstance(second, str):
         return "\n".join(part for part in (first.strip(), second.strip()) if part)
     if first and second:
-        return [*_parts(first), *_parts(second)]
+        return [*_iterate_parts(first), *_iterate_parts(second)]
     return first or (first if second is None else second)
 
 
@@ -366,12 +368,12 @@ def _drop_stray_results(rows: Iterable[Row]) -> list[Row]:
     awaited: list[set[str]] = []
     for row in rows:
         if row.get("role") == "tool":
-            answered = next((ids for ids in awaited if _answered_call_id(row) in ids), None)
+            answered = next((ids for ids in awaited if _read_answered_call_id(row) in ids), None)
             if answered is None:
                 continue
             awaited.remove(answered)
         elif row.get("role") in ("assistant", "user"):
-            awaited = [_call_ids(call) for call in _calls(row)]
+            awaited = [_collect_call_ids(call) for call in _list_calls(row)]
         kept.append(row)
     return kept
 
@@ -408,23 +410,29 @@ def pair_results(rows: Iterable[Row]) -> list[Row]:
     paired: list[Row] = []
     awaited: dict[str, set[str]] = {}
     for row in rows:
-        if _role(row) not in ROLES:
+        if _read_role(row) not in ROLES:
             continue
         if row.get("role") == "tool":
-            call_id = next((call_id for call_id, names in awaited.items() if _answered_call_id(row) in names), None)
+            call_id = next(
+                (call_id for call_id, names in awaited.items() if _read_answered_call_id(row) in names), None
+            )
             if call_id is not None:
                 del awaited[call_id]
                 paired.append({**row, "tool_call_id": call_id})
             continue
         paired.extend(_build_result(call_id, UNAVAILABLE) for call_id in awaited)
         row = _make_calls_distinct(row) if row.get("role") == "assistant" else row
-        awaited = {_call_id(call): _call_ids(call) for call in _calls(row)} if row.get("role") == "assistant" else {}
+        awaited = (
+            {_read_call_id(call): _collect_call_ids(call) for call in _list_calls(row)}
+            if row.get("role") == "assistant"
+            else {}
+        )
         paired.append(row)
     paired.extend(_build_result(call_id, UNAVAILABLE) for call_id in awaited)
     return paired
 
 
-def _role(row: Row) -> str:
+def _read_role(row: Row) -> str:
     role = row.get("role")
     return role if isinstance(role, str) else ""
 
@@ -433,15 +441,19 @@ def _make_calls_distinct(row: Row) -> Row:
     if "tool_calls" not in row:
         return row
     distinct: dict[str, Row] = {}
-    for call in _calls(row):
-        distinct.setdefault(_call_id(call), _normalize_call_name(call))
+    for call in _list_calls(row):
+        distinct.setdefault(_read_call_id(call), _normalize_call_name(call))
     rest = {key: value for key, value in row.items() if key != "tool_calls"}
     return {**rest, "tool_calls": list(distinct.values())} if distinct else rest
 
 
 def _normalize_call_name(call: Row) -> Row:
-    name = _call_name(call)
-    return call if _function(call).get("name") == name else {**call, "function": {**_function(call), "name": name}}
+    name = _read_call_name(call)
+    return (
+        call
+        if _read_function(call).get("name") == name
+        else {**call, "function": {**_read_function(call), "name": name}}
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- thinking only
@@ -469,7 +481,7 @@ _REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_details", "cod
 
 
 def _is_thinking_only(row: Row) -> bool:
-    if row.get("role") != "assistant" or _calls(row) or row.get("codex_message_items"):
+    if row.get("role") != "assistant" or _list_calls(row) or row.get("codex_message_items"):
         return False
     has_reasoned = any(_says_something(row.get(field)) for field in _REASONING_FIELDS)
     return (has_reasoned or _has_thinking_part(row.get("content"))) and not _is_visible(row.get("content"))
@@ -480,7 +492,7 @@ def _says_something(value: object) -> bool:
 
 
 def _has_thinking_part(content: object) -> bool:
-    return isinstance(content, list) and any(_type(part) in ("thinking", "redacted_thinking") for part in content)
+    return isinstance(content, list) and any(_read_type(part) in ("thinking", "redacted_thinking") for part in content)
 
 
 def _is_visible(content: object) -> bool:
@@ -492,26 +504,26 @@ def _is_visible(content: object) -> bool:
 def _is_visible_part(part: object) -> bool:
     if not isinstance(part, Mapping):
         return bool(part)
-    if _type(part) == "text":
+    if _read_type(part) == "text":
         return _says_something(part.get("text"))
-    return _type(part) not in ("thinking", "redacted_thinking")
+    return _read_type(part) not in ("thinking", "redacted_thinking")
 
 
-def _type(part: object) -> object:
+def _read_type(part: object) -> object:
     return part.get("type") if isinstance(part, Mapping) else None
 
 
 def _join_as_parts(first: object, second: object) -> object:
     if isinstance(first, str) and isinstance(second, str):
         return "\n\n".join(part for part in (first, second) if part)
-    return [*_parts(first), *_parts(second)]
+    return [*_iterate_parts(first), *_iterate_parts(second)]
 
 
-def _parts(content: object) -> Iterator[object]:
+def _iterate_parts(content: object) -> Iterator[object]:
     if isinstance(content, list):
         yield from content
     elif content:
-        yield {"type": "text", "text": content if isinstance(content, str) else canonical_json(content)}
+        yield {"type": "text", "text": content if isinstance(content, str) else dump_canonical_json(content)}
 
 
 # ------------------------------------------------------------------------------------------------------------- import
@@ -520,18 +532,22 @@ _TEXT_FIELDS = {"assistant": ("reasoning", "reasoning_content"), "tool": ("tool_
 
 
 def _import_row(row: Row) -> Row:
-    role, content = _role(row), _import_content(row.get("content"))
+    role, content = _read_role(row), _import_content(row.get("content"))
     texts = {key: row[key] for key in _TEXT_FIELDS.get(role, ("name",)) if isinstance(row.get(key), str)}
-    if role == "assistant" and (calls := _calls(row)):
+    if role == "assistant" and (calls := _list_calls(row)):
         return {"role": role, "content": content, "tool_calls": calls, **texts}
     return {"role": role, "content": "" if content is None else content, **texts}
 
 
 def _normalize_stored_calls(row: Row) -> Row:
-    return {**row, "tool_calls": [_translate_call(call, STANDARD) for call in _calls(row)]} if _calls(row) else row
+    return (
+        {**row, "tool_calls": [_translate_call(call, STANDARD) for call in _list_calls(row)]}
+        if _list_calls(row)
+        else row
+    )
 
 
 def _import_content(content: object) -> object:
     if content is None or isinstance(content, list):
         return content
-    return content.strip() if isinstance(content, str) else canonical_json(content)
+    return content.strip() if isinstance(content, str) else dump_canonical_json(content)

@@ -74,7 +74,7 @@ def build_system_prompt(parts: PromptParts) -> str:
 def assemble_prompt(parts: PromptParts) -> AssembledPrompt:
     """The system prompt with the positions of the gaps that are filled later."""
     still_open = OPEN_PLACES if not parts.context_files else set(OPEN_PLACES) - {PromptPlace.PROJECT}
-    return join_sections(_sections(parts), still_open)
+    return join_sections(_list_sections(parts), still_open)
 
 
 def names_model(prompt: str, *, model: str, provider: str) -> bool:
@@ -91,7 +91,7 @@ def rename_model(prompt: str, *, model: str, provider: str) -> str:
     return _replace_last_value(_replace_last_value(prompt, "Model", model), "Provider", provider)
 
 
-def context_chars_max(window: int) -> int:
+def compute_context_chars_max(window: int) -> int:
     """How many characters a context file may take in a prompt for a model with this window (tokens)."""
     return max(CONTEXT_CHARS_MIN, min(int(window * CONTEXT_WINDOW_SHARE * CHARS_PER_TOKEN), CONTEXT_CHARS_MAX))
 
@@ -99,7 +99,7 @@ def context_chars_max(window: int) -> int:
 # ---------------------------------------------------------------------------------------------------------- sections
 
 
-def _sections(parts: PromptParts) -> Iterator[tuple[PromptPlace, str]]:
+def _list_sections(parts: PromptParts) -> Iterator[tuple[PromptPlace, str]]:
     yield PromptPlace.IDENTITY, parts.identity.strip() or DEFAULT_IDENTITY
     if parts.tools:
         yield from ((PromptPlace.WORKING, text) for text in _WORKING)
@@ -109,16 +109,16 @@ def _sections(parts: PromptParts) -> Iterator[tuple[PromptPlace, str]]:
     yield PromptPlace.CALLER, parts.instructions.strip()
     yield PromptPlace.PROJECT, render_project_section(parts.context_files, parts.window)
     yield from ((find_place(block), block.text) for block in parts.blocks)
-    yield PromptPlace.RUNTIME, _runtime_section(parts)
+    yield PromptPlace.RUNTIME, _build_runtime_section(parts)
 
 
 def render_project_section(files: Sequence[ContextFile], window: int) -> str:
     """The section of the project's files, for a model with this window (tokens); empty when there are none."""
-    texts = "\n\n".join(_context_section(file, context_chars_max(window)) for file in files)
+    texts = "\n\n".join(_build_context_section(file, compute_context_chars_max(window)) for file in files)
     return f"# Project context\n\n{texts}" if texts else ""
 
 
-def _runtime_section(parts: PromptParts) -> str:
+def _build_runtime_section(parts: PromptParts) -> str:
     day = f"Today: {_WEEKDAYS[parts.today.weekday()]}, {parts.today.isoformat()}"
     return "\n".join((day, _format_line("Model", parts.model), _format_line("Provider", parts.provider)))
 
@@ -127,11 +127,11 @@ _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday",
 """Not ``strftime``: its names depend on the worker's locale."""
 
 
-def _context_section(file: ContextFile, chars_max: int) -> str:
+def _build_context_section(file: ContextFile, chars_max: int) -> str:
     """The section of one file. Files come from repositories that others write to: one that talks like an attack is left
     out as a whole.
     """
-    name = _one_line(file.name)
+    name = _flatten_text(file.name)
     judged = judge_text(file.text.removeprefix("\ufeff").strip(), TextOrigin.CONTEXT_FILE)
     return f"## {name}\n{judged.text if judged.is_blocked else shorten_text(judged.text, chars_max)}"
 
@@ -140,25 +140,25 @@ def _context_section(file: ContextFile, chars_max: int) -> str:
 
 
 def _format_line(name: str, value: str) -> str:
-    return f"{name}: {_one_line(value)}"
+    return f"{name}: {_flatten_text(value)}"
 
 
-def _one_line(value: str) -> str:
+def _flatten_text(value: str) -> str:
     """A name in one line. Names come from configuration and requests; a line break in one could forge a section."""
     return " ".join(value.split())
 
 
-def _line_pattern(name: str) -> re.Pattern[str]:
+def _compile_line_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"^{name}: (.*)$", re.MULTILINE)
 
 
 def _find_last_value(prompt: str, name: str) -> str | None:
-    found = _line_pattern(name).findall(prompt)
+    found = _compile_line_pattern(name).findall(prompt)
     return str(found[-1]) if found else None
 
 
 def _replace_last_value(prompt: str, name: str, value: str) -> str:
-    matches = list(_line_pattern(name).finditer(prompt))
+    matches = list(_compile_line_pattern(name).finditer(prompt))
     if not matches:
         return prompt
     return f"{prompt[: matches[-1].start()]}{_format_line(name, value)}{prompt[matches[-1].end() :]}"

@@ -42,14 +42,14 @@ def _parse_items(content: object) -> Sequence[Mapping[str, Any]] | None:
 
 
 def _render_items(items: Sequence[Mapping[str, Any]]) -> str:
-    lines = list(_lines(items))
+    lines = list(_render_lines(items))
     if not lines:
         return ""
     more = [f"- {len(lines) - _ITEMS_MAX} more; {TODO_LIST.name} shows them all"] if len(lines) > _ITEMS_MAX else []
     return "\n".join([f"What is open in your list ({TODO_LIST.name}):", *lines[:_ITEMS_MAX], *more])
 
 
-def _lines(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _render_lines(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for item in items:
         mark = _OPEN.get(str(item.get("status")))
         if mark is not None:

@@ -97,7 +97,7 @@ class _Coercion:
         spend_step()
         if value == "null" and _is_nullable(schema):
             return None
-        for alternative in self._alternatives(schema):
+        for alternative in self._list_alternatives(schema):
             kind = alternative.get("type")
             if _is_kind(value, kind):
                 return self._coerce_inside(value, alternative)
@@ -114,13 +114,13 @@ class _Coercion:
             return self.coerce_members(value, schema)
         return value
 
-    def _alternatives(self, schema: Schema) -> Iterator[Schema]:
+    def _list_alternatives(self, schema: Schema) -> Iterator[Schema]:
         """The types a value may have, each as a schema of one type, in the order to try them."""
         spend_step()
         options = schema.get("anyOf") or schema.get("oneOf")
         if options:
             for option in options:
-                yield from self._alternatives(self._resolve_reference(option))
+                yield from self._list_alternatives(self._resolve_reference(option))
             return
         kinds = schema.get("type")
         if isinstance(kinds, str) or kinds is None:
@@ -267,17 +267,17 @@ def _describe_alternatives(error: ValidationError, path: list[str | int], whole:
         return
     *outer, name = _format_places(path) or [""]
     within = "".join(f"in {place!r}: " for place in outer)
-    kinds = dict.fromkeys(kind for inner in types for kind in _allowed_kinds(inner.validator_value))
+    kinds = dict.fromkeys(kind for inner in types for kind in _list_allowed_kinds(inner.validator_value))
     what = repr(name) if name else whole
-    yield f"{within}{what} must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
+    yield f"{within}{what} must be of type {' or '.join(kinds)}, not {_name_kind(error.instance)}"
 
 
 def _describe_wrong(error: ValidationError) -> str:
     wanted: Any = error.validator_value
     match error.validator:
         case "type":
-            kinds = [kind for kind in _allowed_kinds(wanted) if kind != "null"] or ["null"]
-            return f"must be of type {' or '.join(kinds)}, not {_kind_of(error.instance)}"
+            kinds = [kind for kind in _list_allowed_kinds(wanted) if kind != "null"] or ["null"]
+            return f"must be of type {' or '.join(kinds)}, not {_name_kind(error.instance)}"
         case "enum":
             return f"must be one of {', '.join(map(repr, wanted))}"
         case "const":
@@ -310,7 +310,7 @@ def _describe_wrong(error: ValidationError) -> str:
 _MEMBERS: Final = {"Length": "characters", "Items": "elements", "Properties": "members"}
 
 
-def _allowed_kinds(wanted: object) -> list[str]:
+def _list_allowed_kinds(wanted: object) -> list[str]:
     return [wanted] if isinstance(wanted, str) else [str(kind) for kind in wanted] if isinstance(wanted, list) else []
 
 
@@ -328,10 +328,10 @@ def _is_nullable(schema: Schema) -> bool:
 
 def _is_kind(value: Any, kind: object) -> bool:
     """Whether ``value`` is of the JSON type ``kind``; a schema without a type allows anything."""
-    return kind is None or kind == _kind_of(value) or (kind == "number" and _kind_of(value) == "integer")
+    return kind is None or kind == _name_kind(value) or (kind == "number" and _name_kind(value) == "integer")
 
 
-def _kind_of(value: Any) -> str:
+def _name_kind(value: Any) -> str:
     match value:
         case None:
             return "null"

@@ -71,7 +71,7 @@ class ToolContext:
     run_id: str
     session_id: str
     idempotency_key: str
-    """The same for every attempt of this call and for no other call."""
+    """A text that every attempt of this call has, and no other call."""
     attempt: int
     """1 for the first try."""
     workspace: Workspace

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hermes_worker import installed
-from hermes_worker.agent.source_tools import frozen_specs, parse_definition
+from hermes_worker.agent.source_tools import iterate_frozen_specs, parse_definition
 from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.deferred_tools import BRIDGE_SOURCE, list_deferred_functions
 from hermes_worker.core.errors import ConfigurationError, HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.row_sources import is_row_source
 from hermes_worker.extension import (
     NO_TOOLS,
@@ -97,11 +97,11 @@ class ToolCatalog:
     @property
     def toolsets(self) -> Mapping[str, tuple[str, ...]]:
         """Every toolset that holds a tool, and its tools."""
-        resolved = {name: tuple(sorted(self._members(name))) for name in sorted({*self._own, *self._bundles})}
+        resolved = {name: tuple(sorted(self._list_members(name))) for name in sorted({*self._own, *self._bundles})}
         return {name: members for name, members in resolved.items() if members}
 
-    def spec(self, name: str) -> ToolSpec:
-        """Raises ``UnknownTool``."""
+    def get_spec(self, name: str) -> ToolSpec:
+        """Return the declaration of a tool. Raises ``UnknownTool``."""
         return self._find_declaration(name).spec
 
     def get(self, name: str) -> Tool:
@@ -115,7 +115,7 @@ class ToolCatalog:
                 )
             return self._built[name]
 
-    def source(self, name: str) -> ToolSource:
+    def get_source(self, name: str) -> ToolSource:
         """The tool source itself, made the first time. Raises ``UnknownTool``, and ``ConfigurationError`` for one that
         cannot be made here."""
         make = self._sources.get(name)
@@ -130,18 +130,18 @@ class ToolCatalog:
 
     def for_session(self, tools: str) -> ToolCatalog:
         """The catalogue as a session with these stored definitions sees it: tools of tool sources are as they were when
-        stored, whatever is offered or installed by now. Raises as ``sources.spec_of``.
-        """
+        stored, whatever is offered or installed by now. Raises ``KeyError`` or ``ValueError`` for a definition that
+        makes no sense."""
         found = self._sessions.get(tools)
         if found is None:
-            frozen = {spec.name: (source, spec) for source, spec in frozen_specs(tools)}
+            frozen = {spec.name: (source, spec) for source, spec in iterate_frozen_specs(tools)}
             found = SessionCatalog(self, frozen, list_deferred_functions(tools)) if frozen else self
             if len(self._sessions) >= _SESSIONS_MAX:
                 self._sessions.clear()
             self._sessions[tools] = found
         return found
 
-    def deferrable_names(self, names: Iterable[str]) -> frozenset[str]:
+    def select_deferrable_names(self, names: Iterable[str]) -> frozenset[str]:
         """Pick the tools among ``names`` that need not be shown to a model: those that the product did not bring
         itself."""
         return frozenset(name for name in names if not _is_of_product(self._find_declaration(name)))
@@ -153,7 +153,7 @@ class ToolCatalog:
         for name in self._declared:
             self.get(name)
         for name in self._sources:
-            self.source(name)
+            self.get_source(name)
 
     def resolve(self, toolsets: Iterable[str], *, disabled: Iterable[str] = ()) -> tuple[str, ...]:
         """The names of the tools in ``toolsets``, without those in ``disabled``, in a stable order. A
@@ -168,7 +168,7 @@ class ToolCatalog:
             self._resolved[key] = self._resolve(*key)
         return self._resolved[key]
 
-    def tool_definitions(self, names: Iterable[str]) -> tuple[str, ...]:
+    def render_definitions(self, names: Iterable[str]) -> tuple[str, ...]:
         """Canonical JSON of the chat-completions definition of each tool, sorted by name: the same names give the same
         bytes, in whatever order they come. Raises ``UnknownTool``.
         """
@@ -186,7 +186,7 @@ class ToolCatalog:
     def _resolve(self, toolsets: tuple[str, ...], disabled: tuple[str, ...]) -> tuple[str, ...]:
         chosen: set[str] = set()
         for name in toolsets:
-            members = set(self._members(name))
+            members = set(self._list_members(name))
             if not members and name != NO_TOOLS:
                 known = ", ".join(sorted({*self.toolsets, "all", NO_TOOLS}))
                 raise ConfigurationError(f"there is no toolset {name!r}; use one or more of {known}")
@@ -195,7 +195,7 @@ class ToolCatalog:
             chosen -= self._own.get(name, frozenset())
         return tuple(sorted(chosen))
 
-    def _members(self, name: str) -> Iterator[str]:
+    def _list_members(self, name: str) -> Iterator[str]:
         """The tools of a toolset and of all it includes; a bundle that includes itself does no harm."""
         if name in EVERYTHING:
             yield from self._declared
@@ -236,8 +236,8 @@ class SessionCatalog(ToolCatalog):
     def names(self) -> frozenset[str]:
         return self._base.names | self._frozen.keys()
 
-    def spec(self, name: str) -> ToolSpec:
-        return self._frozen[name][1] if name in self._frozen else self._base.spec(name)
+    def get_spec(self, name: str) -> ToolSpec:
+        return self._frozen[name][1] if name in self._frozen else self._base.get_spec(name)
 
     def get(self, name: str) -> Tool:
         if name not in self._frozen:
@@ -251,17 +251,17 @@ class SessionCatalog(ToolCatalog):
             return ClientToolRunner(spec)
         if source == BRIDGE_SOURCE:
             return BridgeTool(spec, self._deferred)
-        return SourcedTool(spec, self._base.source(source))
+        return SourcedTool(spec, self._base.get_source(source))
 
 
 @lru_cache(maxsize=4)
-def _catalog_of_declared(found: Installed) -> ToolCatalog:
-    return catalog_of(found)
+def _build_declared_catalog(found: Installed) -> ToolCatalog:
+    return build_catalog(found)
 
 
-def declared_catalog() -> ToolCatalog:
+def get_declared_catalog() -> ToolCatalog:
     """The catalogue of the tools that are in force in this process, for code that describes tools and runs none."""
-    return _catalog_of_declared(installed.get_installed())
+    return _build_declared_catalog(installed.get_installed())
 
 
 def has_tool_sources() -> bool:
@@ -269,15 +269,17 @@ def has_tool_sources() -> bool:
     return bool(installed.get_installed().tool_sources)
 
 
-def catalog_with(definitions: Sequence[str]) -> ToolCatalog:
+def build_sourced_catalog(definitions: Sequence[str]) -> ToolCatalog:
     """The catalogue in force with the tools of sources, by the definitions that workers stored. A tool whose name is
     taken by now, or whose source is not in force here, is left out.
     """
-    return _catalog_of_sourced(installed.get_installed(), tuple(definitions)) if definitions else declared_catalog()
+    return (
+        _build_sourced_catalog(installed.get_installed(), tuple(definitions)) if definitions else get_declared_catalog()
+    )
 
 
 @lru_cache(maxsize=64)
-def _catalog_of_sourced(found: Installed, definitions: tuple[str, ...]) -> ToolCatalog:
+def _build_sourced_catalog(found: Installed, definitions: tuple[str, ...]) -> ToolCatalog:
     sourced: dict[str, SourcedDeclaration] = {}
     for definition in definitions:
         source, spec = parse_definition(json.loads(definition))
@@ -288,7 +290,7 @@ def _catalog_of_sourced(found: Installed, definitions: tuple[str, ...]) -> ToolC
     if rows:
         joined = {name: (*found.bundles.get(name, ()), *rows) for name in USUAL_BUNDLES}
         found = replace(found, bundles={**found.bundles, **joined})
-    return catalog_of(found, *sourced.values())
+    return build_catalog(found, *sourced.values())
 
 
 def _refuse_to_load() -> Tool:
@@ -303,12 +305,14 @@ class SourcedDeclaration(ToolDeclaration):
     """The definition that a session stores."""
 
 
-def default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> ToolCatalog:
+def build_default_catalog(*more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> ToolCatalog:
     """The catalogue of the tools that are in force in this process, and ``more``."""
-    return catalog_of(installed.get_installed(), *more, services=services)
+    return build_catalog(installed.get_installed(), *more, services=services)
 
 
-def catalog_of(found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING) -> ToolCatalog:
+def build_catalog(
+    found: Installed, *more: ToolDeclaration | Tool, services: Mapping[str, Any] = _NOTHING
+) -> ToolCatalog:
     """The catalogue of the tools of ``found``, and ``more``."""
     values = {tool.name: found.values[one.name] for one in found.list_bringing("tools") for tool in one.tools}
     sources = {
@@ -359,4 +363,4 @@ def _render_definition(tool: ToolDeclaration) -> str:
         return tool.definition
     spec = tool.spec
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-    return canonical_json({"type": "function", "function": function})
+    return dump_canonical_json({"type": "function", "function": function})

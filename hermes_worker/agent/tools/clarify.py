@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import CLARIFY
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.questions import CHOICES_MAX, Question
 from hermes_worker.core.run import WaitKind
 
@@ -26,7 +26,7 @@ class ClarifyTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         question = arguments["question"].strip()
         if not question:
-            return error_result("the question is empty")
+            return build_error_result("the question is empty")
         offered = [choice.strip()[:_CHOICE_CHARS_MAX] for choice in arguments.get("choices") or ()]
         choices = tuple(choice for choice in offered if choice)[:CHOICES_MAX]
         asked = Question(

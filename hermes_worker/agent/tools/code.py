@@ -22,7 +22,7 @@ from typing import Any, Final
 from hermes_worker.agent.tools.base import Cancellation, InnerTools, ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import ENV_KEY, EXECUTE_CODE, SCRIPT_CHARS_MAX, SCRIPT_S_MAX
 from hermes_worker.agent.tools.files import find_session_folder
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.agent.tools.screen import strip_ansi
 from hermes_worker.agent.tools.script_channel import answer_channel, receive_message, send_message
 from hermes_worker.agent.tools.shell_variables import find_secrets, read_session_env
@@ -48,13 +48,13 @@ class ExecuteCodeTool:
         code: str = arguments["code"]
         workspace = context.workspace
         if not code.strip():
-            return error_result("the script is empty")
+            return build_error_result("the script is empty")
         if len(code) > SCRIPT_CHARS_MAX:
-            return error_result(f"the script has more than {SCRIPT_CHARS_MAX} characters; put data into files")
+            return build_error_result(f"the script has more than {SCRIPT_CHARS_MAX} characters; put data into files")
         if "\0" in code:
-            return error_result("the script contains a NUL character")
+            return build_error_result("the script contains a NUL character")
         if context.inner is None or not isinstance(workspace, ConversingWorkspace):
-            return error_result(
+            return build_error_result(
                 "scripts that call tools run in workspaces of the worker's own machine only; write the program to a "
                 "file, run it with terminal, and call the tools yourself"
             )
@@ -66,7 +66,7 @@ class ExecuteCodeTool:
         session = ScriptSession(code, context.inner, inner, context)
         with answer_channel(session.serve, over.set) as channel:
             result = workspace.converse(
-                _script_command(),
+                _build_script_command(),
                 channel=channel,
                 cwd=find_session_folder(context),
                 env=read_session_env(context.session.get(ENV_KEY)),
@@ -182,7 +182,7 @@ def _format_error(error: str) -> str:
 
 
 @cache
-def _script_command() -> str:
+def _build_script_command() -> str:
     """Build the command that the sandbox runs. It never changes: the script itself comes over the channel."""
     program = files("hermes_worker.agent.tools").joinpath("script_program.py").read_text("utf-8")
     variables = "PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1"
@@ -218,7 +218,7 @@ def _build_result(result: CommandResult, session: ScriptSession, context: ToolCo
     if notes:
         document["note"] = "; ".join(notes)
     return replace(
-        json_result(document, is_error=document["status"] != "success"),
+        build_json_result(document, is_error=document["status"] != "success"),
         session_updates=session.updates,
         sandbox=result.sandbox,
         network=result.network,

@@ -7,9 +7,9 @@ from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import CRONJOB, JOB_ALIASES
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 
 class JobManager(Protocol):
@@ -39,5 +39,5 @@ class CronjobTool:
         try:
             told = self._jobs.run_action(action, wanted, session_id=context.session_id, tenant=context.origin.tenant)
         except HermesError as error:
-            return error_result(str(error))
-        return ToolResult(text=canonical_json({"success": True, **told}))
+            return build_error_result(str(error))
+        return ToolResult(text=dump_canonical_json({"success": True, **told}))

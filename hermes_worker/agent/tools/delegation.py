@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import DELEGATE_TASK
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.delegation import InvalidDelegation, parse_tasks
 
 
@@ -21,4 +21,4 @@ class DelegateTool:
             tasks = parse_tasks(arguments)
             return ToolResult(text="", delegated=tasks, is_background=bool(arguments.get("background")))
         except InvalidDelegation as error:
-            return error_result(str(error))
+            return build_error_result(str(error))

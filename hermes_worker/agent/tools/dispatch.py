@@ -12,10 +12,10 @@ from hermes_worker.agent.tools.base import ConsultingTool, Tool, ToolContext, To
 from hermes_worker.agent.tools.env_secrets import find_workspace_secrets
 from hermes_worker.agent.tools.hints import add_hints
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, run_interruptibly
-from hermes_worker.agent.tools.results import ResultLimits, error_result, exception_result, limit_result
+from hermes_worker.agent.tools.results import ResultLimits, build_error_result, build_exception_result, limit_result
 from hermes_worker.agent.tools.schema_time_limit import UnusableSchema
 from hermes_worker.core.auxiliary import AnsweredConsultation, AuxiliaryAnswer
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments
 from hermes_worker.core.replay import Replay
@@ -108,14 +108,16 @@ def run_inner(
             unanswered = [AuxiliaryAnswer(failure=NOT_ASKED) for _ in asked.questions]
             outcome = tool.finish(asked.material, unanswered)
         if outcome.task is not None:
-            outcome = replace(error_result(_TASK_OF_SCRIPT.format(tool=tool.spec.name)), is_unknown=True)
+            outcome = replace(build_error_result(_TASK_OF_SCRIPT.format(tool=tool.spec.name)), is_unknown=True)
         clean = _redact_file_secrets(tool, outcome, context)
         clean = _redact_result(clean, context, is_configuration=_reads_configuration(tool, arguments))
         if revise is not None and not context.cancelled.is_set():
             clean = _redact_result(revise(clean), context)
         return clean
     if outcome.question is not None or outcome.consultation is not None:
-        return error_result(f"{tool.spec.name} was not run: it needs somebody's permission; call it without a script")
+        return build_error_result(
+            f"{tool.spec.name} was not run: it needs somebody's permission; call it without a script"
+        )
     return _redact_result(outcome, context)
 
 
@@ -133,17 +135,17 @@ def _check_consultation(tool: Tool, result: ToolResult) -> ToolResult:
     if result.consultation is None:
         return result
     if tool.spec.replay is Replay.ONCE:
-        return error_result(f"{tool.spec.name} may have acted already, so it cannot ask a model any more")
+        return build_error_result(f"{tool.spec.name} may have acted already, so it cannot ask a model any more")
     if result.consultation.is_too_large:
-        return error_result(f"{tool.spec.name} has more to show a model than can be sent; ask for less at once")
+        return build_error_result(f"{tool.spec.name} has more to show a model than can be sent; ask for less at once")
     return result
 
 
 def _find_refusal(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | None:
     if context.cancelled.is_set():
-        return error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
-    if tool.spec.refuses_markers and context.redactor.is_on and holds_marker(canonical_json(arguments)):
-        return error_result(tool.spec.refuses_markers)
+        return build_error_result(f"{tool.spec.name} was cancelled before it started; nothing was done")
+    if tool.spec.refuses_markers and context.redactor.is_on and holds_marker(dump_canonical_json(arguments)):
+        return build_error_result(tool.spec.refuses_markers)
     return None
 
 
@@ -168,7 +170,7 @@ def _redact_result(result: ToolResult, context: ToolContext, *, is_configuration
         except ToolInterrupted:
             # A text that was not searched for secrets is not shown.
             return replace(
-                result, text=error_result("the call was interrupted; its result is not shown").text, is_error=True
+                result, text=build_error_result("the call was interrupted; its result is not shown").text, is_error=True
             )
     return result if text == result.text else replace(result, text=text)
 
@@ -183,21 +185,23 @@ def _read_arguments(tool: Tool, arguments_json: str) -> dict[str, Any] | ToolRes
     """The call's arguments, or the error result that says what is wrong with them."""
     assessment = assess_arguments(arguments_json)
     if assessment.outcome is not ArgumentsOutcome.OK:
-        return error_result(
+        return build_error_result(
             f"the arguments of {tool.spec.name} are not valid JSON ({assessment.outcome}); send the whole call again"
         )
     value = json.loads(assessment.arguments)
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        return error_result(f"the arguments of {tool.spec.name} must be one JSON object")
+        return build_error_result(f"the arguments of {tool.spec.name} must be one JSON object")
     try:
         arguments, problems = _judge_arguments(value, tool.spec.parameters)
     except UnusableSchema as error:
         log.warning("tool_call.unchecked", tool=tool.spec.name, reason=str(error))
-        return error_result(f"{tool.spec.name} was not run: its arguments cannot be checked, for its schema {error}")
+        return build_error_result(
+            f"{tool.spec.name} was not run: its arguments cannot be checked, for its schema {error}"
+        )
     if problems:
-        return error_result(f"{tool.spec.name} was not run: {'; '.join(problems)}")
+        return build_error_result(f"{tool.spec.name} was not run: {'; '.join(problems)}")
     return arguments
 
 
@@ -222,22 +226,22 @@ def _call_tool(
         if consulted is None:
             return _check_consultation(tool, tool.run(arguments, context))
         if not isinstance(tool, ConsultingTool):
-            return error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
+            return build_error_result(f"{tool.spec.name} cannot go on: this worker's version of it asks no model")
         return _check_consultation(tool, tool.finish(consulted.material, consulted.answers))
     except HostLost as error:
-        return _result_of_lost_host(tool, arguments, error)
+        return _build_lost_host_result(tool, arguments, error)
     except (WorkspaceError, ToolInterrupted) as error:
-        return error_result(str(error))
+        return build_error_result(str(error))
     except Exception as error:
         # The entry point of tools: whatever one of them does wrong must reach the model as a result, because a call
         # without a result would hold its run for ever.
         log.warning("tool_call.raised", tool=tool.spec.name, exc_info=error)
-        return exception_result(error)
+        return build_exception_result(error)
 
 
-def _result_of_lost_host(tool: Tool, arguments: Mapping[str, Any], error: HostLost) -> ToolResult:
+def _build_lost_host_result(tool: Tool, arguments: Mapping[str, Any], error: HostLost) -> ToolResult:
     """A tool that may run again is called again by a model that wants to know; any other has an unknown outcome."""
     log.warning("tool_call.host_lost", tool=tool.spec.name, reason=str(error))
     if tool.spec.replay_of(arguments) is not Replay.ONCE:
-        return error_result(f"{error}; call {tool.spec.name} again")
+        return build_error_result(f"{error}; call {tool.spec.name} again")
     return ToolResult(text=OUTCOME_UNKNOWN, is_error=True, is_unknown=True)

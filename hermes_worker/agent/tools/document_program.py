@@ -167,10 +167,10 @@ def main() -> None:
     """Take the order and the document, and answer."""
     channel = os.fdopen(os.dup(0), "rb", buffering=0)
 
-    def message() -> bytes:
-        return exactly(struct.unpack(">I", exactly(4))[0])
+    def read_message() -> bytes:
+        return read_exactly(struct.unpack(">I", read_exactly(4))[0])
 
-    def exactly(wanted: int) -> bytes:
+    def read_exactly(wanted: int) -> bytes:
         data = bytearray()
         while len(data) < wanted:
             piece = channel.read(min(wanted - len(data), 1 << 20))
@@ -179,8 +179,8 @@ def main() -> None:
             data += piece
         return bytes(data)
 
-    order = json.loads(message())
-    data = message()
+    order = json.loads(read_message())
+    data = read_message()
     for kind, most in ((resource.RLIMIT_AS, order["memory_bytes"]), (resource.RLIMIT_CPU, order["cpu_s"])):
         _, hard = resource.getrlimit(kind)
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -1,4 +1,5 @@
-"""The text of PDF and office documents, for ``read_file``. The parsing is done in the sandbox, by ``document_side``."""
+"""The text of PDF and office documents, for ``read_file``. The parsing is done in the sandbox, by
+``document_program``."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def find_document_kind(path: str, data: bytes) -> str | None:
     return suffix if suffix in LIBRARIES and guess_type_of_content(data[:START_BYTES]) == "application/zip" else None
 
 
-def missing_libraries() -> tuple[str, ...]:
+def list_missing_libraries() -> tuple[str, ...]:
     """The kinds that cannot be read here, because their library is not installed. Imports nothing."""
     return tuple(kind for kind, module in LIBRARIES.items() if find_spec(module) is None)
 
@@ -86,7 +87,7 @@ def extract_text(kind: str, data: bytes, context: ToolContext) -> DocumentText:
 
     with answer_channel(talk) as channel:
         result = workspace.converse(
-            _document_command(),
+            _build_document_command(),
             channel=channel,
             cwd=None,
             env={},
@@ -119,6 +120,6 @@ def _parse_answer(kind: str, said: Mapping[str, Any]) -> DocumentText:
 
 
 @cache
-def _document_command() -> str:
+def _build_document_command() -> str:
     program = files("hermes_worker.agent.tools").joinpath("document_program.py").read_text("utf-8")
     return f"exec {shlex.quote(sys.executable)} -I -c {shlex.quote(program)} 2>/dev/null"

@@ -39,4 +39,4 @@ class AddressFetching(Protocol):
     """``hermes_worker.agent.fetching.AddressFetcher``."""
 
     def fetch(self, url: str, cancelled: Cancellation, *, bytes_max: int) -> FetchedPage:
-        """Raises ``FetchFailed``."""
+        """Fetch a page of at most ``bytes_max`` bytes. Raises ``FetchFailed``."""

@@ -28,9 +28,9 @@ from hermes_worker.agent.tools.builtin import (
 from hermes_worker.agent.tools.documents import ExtractionFailed, extract_text, find_document_kind
 from hermes_worker.agent.tools.fuzzy import EditRefused, is_already_there, replace_text
 from hermes_worker.agent.tools.interruptible import ToolInterrupted, run_interruptibly
-from hermes_worker.agent.tools.results import error_result, json_result, result_key
+from hermes_worker.agent.tools.results import build_error_result, build_json_result, find_result_key
 from hermes_worker.agent.tools.textfile import UTF8, NotText, TextFile, convert_to_utf8, is_binary
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.safety.redaction import prints_configuration
 from hermes_worker.workspaces.base import FILE_BYTES_MAX, PathNotFound, Workspace, WorkspaceError
 
@@ -147,7 +147,7 @@ class ReadFileTool:
         except PathNotFound:
             kept = _load_kept_result(canonical, context)
             if kept is None:
-                return _missing_file_error(path, canonical, context)
+                return _build_missing_file_error(path, canonical, context)
             data = kept
         size = len(data)
         data, encoding = convert_to_utf8(data)
@@ -155,7 +155,7 @@ class ReadFileTool:
         if kind is not None:
             return _read_document(kind, data, arguments, context)
         if is_binary(data):
-            return error_result(f"{path!r} {_describe_file(canonical)}; it cannot be shown as text")
+            return build_error_result(f"{path!r} {_describe_file(canonical)}; it cannot be shown as text")
         limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
         is_configuration = prints_configuration(path)
         conceal = partial(context.redactor.redact_text, is_configuration=is_configuration)
@@ -163,18 +163,20 @@ class ReadFileTool:
         more = render_place(context, canonical)
         if encoding != UTF8 and not page.is_error:
             more |= {"encoding": encoding, "file_size": size}
-        return replace(page, text=canonical_json({**json.loads(page.text), **more})) if more else page
+        return replace(page, text=dump_canonical_json({**json.loads(page.text), **more})) if more else page
 
 
 def _read_document(kind: str, data: bytes, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
     """A page of a document's text."""
     path: str = arguments["path"]
     if len(data) > DOCUMENT_BYTES_MAX:
-        return error_result(f"{path!r} is a document of more than {DOCUMENT_BYTES_MAX // 1024**2} MB; it is not read")
+        return build_error_result(
+            f"{path!r} is a document of more than {DOCUMENT_BYTES_MAX // 1024**2} MB; it is not read"
+        )
     try:
         found = extract_text(kind, data, context)
     except ExtractionFailed as error:
-        return error_result(f"{path!r} {error}")
+        return build_error_result(f"{path!r} {error}")
     limit = min(arguments.get("limit", READ_LINES_DEFAULT), READ_LINES_MAX)
     text = found.text.encode("utf-8", "replace")
     page = _render_page(
@@ -187,14 +189,14 @@ def _read_document(kind: str, data: bytes, arguments: Mapping[str, Any], context
         document["hint"] = "the document holds no text; its pages may be pictures"
     elif not found.is_whole:
         document["note"] = "the document has more text than is read; this is its beginning"
-    return json_result(document)
+    return build_json_result(document)
 
 
 def _load_kept_result(canonical: str, context: ToolContext) -> bytes | None:
     """The stored text of a long result whose file is not in this workspace, because another workspace held it or it was
     removed; ``None`` where there is none.
     """
-    key = result_key(canonical)
+    key = find_result_key(canonical)
     text = context.kept(key) if key is not None else None
     return None if text is None else text.encode("utf-8", "replace")
 
@@ -205,7 +207,7 @@ def _describe_file(path: str) -> str:
     return "is a binary file (use terminal to look inside, for example with file, xxd or unzip -l)"
 
 
-def _missing_file_error(path: str, canonical: str, context: ToolContext) -> ToolResult:
+def _build_missing_file_error(path: str, canonical: str, context: ToolContext) -> ToolResult:
     """The error for a file that is not there, with names the model may have meant."""
     target = PurePosixPath(canonical)
     names: Sequence[str] = ()
@@ -217,7 +219,7 @@ def _missing_file_error(path: str, canonical: str, context: ToolContext) -> Tool
     document: dict[str, object] = {"error": f"{path!r} does not exist", **render_place(context, canonical)}
     if similar:
         document["similar"] = [format_path(str(target.parent / folded[name]), context) for name in similar]
-    return json_result(document, is_error=True)
+    return build_json_result(document, is_error=True)
 
 
 def _render_page(path: str, data: bytes, *, offset: int, limit: int, conceal: Callable[[str], str]) -> ToolResult:
@@ -225,7 +227,7 @@ def _render_page(path: str, data: bytes, *, offset: int, limit: int, conceal: Ca
     data = data[:FILE_BYTES_MAX]
     lines_total = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
     if data and offset > lines_total:
-        return error_result(f"{path!r} has only {lines_total} lines; there is no line {offset}")
+        return build_error_result(f"{path!r} has only {lines_total} lines; there is no line {offset}")
     rows = list(_number_rows(data, offset, limit, conceal))
     end = offset + len(rows) - 1
     document: dict[str, object] = {
@@ -240,7 +242,7 @@ def _render_page(path: str, data: bytes, *, offset: int, limit: int, conceal: Ca
         document["hint"] = f"lines {offset} to {end} of {lines_total}; read on with offset={end + 1}"
     elif not is_whole:
         document["hint"] = "the rest of this very long file can only be read with terminal (sed -n 'FROM,TOp')"
-    return json_result(document)
+    return build_json_result(document)
 
 
 def _number_rows(data: bytes, offset: int, limit: int, conceal: Callable[[str], str]) -> Iterator[str]:
@@ -295,16 +297,18 @@ class WriteFileTool:
         canonical = locate_path(context, arguments["path"], for_write=True)
         content: str = arguments["content"]
         if _is_numbered(content) and PurePosixPath(canonical).suffix.lower() not in _TABLE_SUFFIXES:
-            return error_result(
+            return build_error_result(
                 f"{arguments['path']!r} was not written: its lines begin with the numbers that read_file shows ('1|'); "
                 "write the lines without them"
             )
-        existed = _exists(context.workspace, canonical)
+        existed = _has_file(context.workspace, canonical)
         before = _read_text_before(context.workspace, canonical) if existed else TextFile(text="")
         try:
             data = before.replace_content(content).encode()
         except NotText as error:
-            return error_result(f"{arguments['path']!r} was not written: {error}; remove the file first to change that")
+            return build_error_result(
+                f"{arguments['path']!r} was not written: {error}; remove the file first to change that"
+            )
         context.workspace.write_bytes(canonical, data)
         document: dict[str, object] = {
             "success": True,
@@ -315,7 +319,7 @@ class WriteFileTool:
         }
         kept = ["CRLF line ends"] * before.has_crlf + ["the byte order mark"] * before.has_bom
         kept += [before.encoding.upper()] * (before.encoding != UTF8)
-        return json_result({**document, "kept": ", ".join(kept)} if kept else document)
+        return build_json_result({**document, "kept": ", ".join(kept)} if kept else document)
 
 
 def _is_numbered(content: str) -> bool:
@@ -335,7 +339,7 @@ def _read_text_before(workspace: Workspace, path: str) -> TextFile:
         return TextFile(text="")
 
 
-def _exists(workspace: Workspace, path: str) -> bool:
+def _has_file(workspace: Workspace, path: str) -> bool:
     try:
         workspace.read_bytes(path, limit=0)
     except PathNotFound:
@@ -355,11 +359,11 @@ class PatchTool:
         mode = arguments.get("mode") or ("patch" if "patch" in arguments else "replace")
         if mode == "patch":
             if not arguments.get("patch"):
-                return error_result("mode 'patch' needs 'patch'")
+                return build_error_result("mode 'patch' needs 'patch'")
             return _patch_files(arguments["patch"], context)
         missing = [name for name in ("path", "old_string", "new_string") if name not in arguments]
         if missing:
-            return error_result(f"mode 'replace' needs {', '.join(map(repr, missing))}")
+            return build_error_result(f"mode 'replace' needs {', '.join(map(repr, missing))}")
         return _replace_in_file(arguments, context)
 
 
@@ -369,38 +373,42 @@ def _replace_in_file(arguments: Mapping[str, Any], context: ToolContext) -> Tool
     try:
         file = _load_editable(context.workspace, canonical)
     except PathNotFound:
-        return _missing_file_error(path, canonical, context)
+        return _build_missing_file_error(path, canonical, context)
     except NotText as error:
-        return error_result(f"{path!r} cannot be patched: {error}")
+        return build_error_result(f"{path!r} cannot be patched: {error}")
     old, new = (file.replace_text(arguments[name]).text for name in ("old_string", "new_string"))
     replace_all = arguments.get("replace_all", False)
     outcome = run_interruptibly(lambda: replace_text(file.text, old, new, replace_all=replace_all), context.cancelled)
     if isinstance(outcome, EditRefused):
         if is_already_there(file.text, old, new):
-            return json_result({"success": True, "note": "new_string is already in the file; nothing was changed"})
-        return error_result(f"{path!r} was not changed: {outcome.message}")
+            return build_json_result(
+                {"success": True, "note": "new_string is already in the file; nothing was changed"}
+            )
+        return build_error_result(f"{path!r} was not changed: {outcome.message}")
     changed = file.replace_text(outcome.text)
     try:
         context.workspace.write_bytes(canonical, changed.encode())
     except NotText as error:
-        return error_result(f"{path!r} was not changed: {error}")
+        return build_error_result(f"{path!r} was not changed: {error}")
     change = v4a.PatchedFile(path=canonical, before=file, after=changed)
     document = _render_report([change], context)
     if outcome.strategy != "exact":
         document["strategy"] = outcome.strategy
-    return json_result({**document, "replacements": outcome.count})
+    return build_json_result({**document, "replacements": outcome.count})
 
 
 def _patch_files(patch: str, context: ToolContext) -> ToolResult:
     try:
         operations = v4a.parse_patch(patch)
     except v4a.PatchSyntaxError as error:
-        return error_result(f"the patch cannot be read, no file was changed: {error}")
+        return build_error_result(f"the patch cannot be read, no file was changed: {error}")
     plan = run_interruptibly(lambda: _plan_patch(operations, context), context.cancelled)
     if plan.errors:
-        return error_result("no file was changed, because parts of the patch do not fit:\n" + "\n".join(plan.errors))
+        return build_error_result(
+            "no file was changed, because parts of the patch do not fit:\n" + "\n".join(plan.errors)
+        )
     if not plan.changes:
-        return json_result({"success": True, "note": "the files are already as the patch wants them"})
+        return build_json_result({"success": True, "note": "the files are already as the patch wants them"})
     return _apply_changes(plan, context)
 
 
@@ -408,7 +416,7 @@ def _plan_patch(operations: Sequence[v4a.Operation], context: ToolContext) -> v4
     plan = v4a.PatchPlan(lambda path: _load_existing_text(context.workspace, path))
     for operation in operations:
         try:
-            names = {path: locate_path(context, path, for_write=True) for path in _operation_paths(operation)}
+            names = {path: locate_path(context, path, for_write=True) for path in _list_operation_paths(operation)}
         except WorkspaceError as error:
             plan.errors.append(str(error))
             continue
@@ -416,7 +424,7 @@ def _plan_patch(operations: Sequence[v4a.Operation], context: ToolContext) -> v4
     return plan
 
 
-def _operation_paths(operation: v4a.Operation) -> tuple[str, ...]:
+def _list_operation_paths(operation: v4a.Operation) -> tuple[str, ...]:
     match operation:
         case v4a.MoveFile(path=path, to=to):
             return path, to
@@ -435,7 +443,7 @@ def _load_existing_text(workspace: Workspace, path: str) -> TextFile | None:
 
 
 def _load_editable(workspace: Workspace, path: str) -> TextFile:
-    """Raises ``PathNotFound``, ``NotText`` or ``WorkspaceError``."""
+    """Load a text file that is to be changed. Raises ``PathNotFound``, ``NotText`` or ``WorkspaceError``."""
     data = workspace.read_bytes(path, limit=FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise NotText(f"it is longer than {FILE_BYTES_MAX} bytes")
@@ -455,7 +463,7 @@ def _apply_changes(plan: v4a.PatchPlan, context: ToolContext) -> ToolResult:
         document["moved"] = [f"{path} -> {to}" for path, to in plan.moves]
     if plan.notes:
         document["notes"] = plan.notes
-    return json_result(document)
+    return build_json_result(document)
 
 
 def _write_or_remove(workspace: Workspace, path: str, file: TextFile | None) -> None:
@@ -473,8 +481,10 @@ def _undo_changes(made: Sequence[v4a.PatchedFile], context: ToolContext, reason:
         except WorkspaceError:
             stuck.append(format_path(change.path, context))
     if stuck:
-        return error_result(f"the patch failed half-way ({reason}) and these files stay changed: {', '.join(stuck)}")
-    return error_result(f"the patch could not be written and no file was changed: {reason}")
+        return build_error_result(
+            f"the patch failed half-way ({reason}) and these files stay changed: {', '.join(stuck)}"
+        )
+    return build_error_result(f"the patch could not be written and no file was changed: {reason}")
 
 
 def _render_report(changes: Sequence[v4a.PatchedFile], context: ToolContext) -> dict[str, object]:

@@ -26,9 +26,9 @@ from pydantic_core import to_jsonable_python
 
 from hermes_worker.agent.tools.base import Cancellation, ToolContext, ToolResult
 from hermes_worker.agent.tools.interruptible import run_interruptibly
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import SettingValue, ToolDeclaration, ToolSpec
 from hermes_worker.setting_groups import fill_group, is_group
@@ -56,7 +56,7 @@ class Progress(Protocol):
 
 
 Key = NewType("Key", str)
-"""The same for every attempt of one call and for no other: what makes a ``keyed`` tool safe to repeat."""
+"""A text that every attempt of one call has, and no other call: it makes a ``keyed`` tool safe to repeat."""
 
 
 class Values(dict[str, SettingValue]):
@@ -109,7 +109,7 @@ def tool(
     except ValueError:
         raise TypeError(f"replay is {replay!r}: choose pure, keyed or once") from None
 
-    def declared(function: Callable[..., Any]) -> DeclaredFunction:
+    def declare(function: Callable[..., Any]) -> DeclaredFunction:
         signature = _read_signature(function)
         if chosen is Replay.KEYED and not {Key, ToolContext} & set(signature.given.values()):
             raise TypeError(f"{function.__name__}: a keyed tool takes its key, as a parameter of the type Key")
@@ -132,7 +132,7 @@ def tool(
             given=tuple(signature.given.values()),
         )
 
-    return declared
+    return declare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ _GIVEN = (Stop, Progress, Deadline, Key, Values, Workspace, ToolContext)
 
 
 def _read_signature(function: Callable[..., Any]) -> FunctionSignature:
-    """Raises ``TypeError`` that names what is missing."""
+    """Read the parameters of a tool's function. Raises ``TypeError`` that names what is missing."""
     name = function.__name__
     if not (function.__doc__ or "").strip():
         raise TypeError(f"{name} has no docstring: it is what a model reads about the tool")
@@ -223,8 +223,8 @@ class FunctionTool:
         try:
             parsed = self._signature.arguments.model_validate(dict(arguments))
         except ValidationError as error:
-            return error_result(f"{self.spec.name} was not run: {_format_problems(error)}")
-        given = {name: self._value_to_give(kind, context) for name, kind in self._signature.given.items()}
+            return build_error_result(f"{self.spec.name} was not run: {_format_problems(error)}")
+        given = {name: self._make_injected_value(kind, context) for name, kind in self._signature.given.items()}
         wanted = {name: getattr(parsed, name) for name in type(parsed).model_fields}
         work = partial(self._call_function, {**wanted, **given}, context.cancelled)
         try:
@@ -233,14 +233,14 @@ class FunctionTool:
                 run_interruptibly(work, context.cancelled) if self.spec.replay is Replay.PURE else work()
             )
         except ToolFailed as error:
-            return error_result(str(error))
+            return build_error_result(str(error))
 
     def _call_function(self, arguments: Mapping[str, Any], cancelled: Cancellation) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return asyncio.run(_await_or_cancel(self._function(**arguments), cancelled))
         return self._function(**arguments)
 
-    def _value_to_give(self, kind: Any, context: ToolContext) -> Any:
+    def _make_injected_value(self, kind: Any, context: ToolContext) -> Any:
         if kind is Stop:
             return context.cancelled
         if kind is Progress:
@@ -274,7 +274,7 @@ def _build_result(value: Any) -> ToolResult:
         return value
     if isinstance(value, str):
         return ToolResult(text=value)
-    return ToolResult(text=canonical_json(to_jsonable_python(value)))
+    return ToolResult(text=dump_canonical_json(to_jsonable_python(value)))
 
 
 def _format_problems(error: ValidationError) -> str:

@@ -196,10 +196,10 @@ def _find_line_trimmed(text: str, old: str) -> _FoundSpans:
 def _find_whitespace_normalized(text: str, old: str) -> _FoundSpans:
     """Find the same words with other amounts of white space between them; line ends stay line ends."""
     wanted = "\n".join(" ".join(line.split()) for line in old.strip().split("\n"))
-    normal = _single_space(text)
+    normal = _collapse_spaces(text)
     spans: list[tuple[int, int]] = []
     for start, end in _find_occurrences(normal.text, wanted):
-        spans.append((normal.original_index(start), normal.original_index(end - 1) + 1))
+        spans.append((normal.find_original_index(start), normal.find_original_index(end - 1) + 1))
     return _FoundSpans(spans=spans)
 
 
@@ -215,7 +215,7 @@ def _find_unicode_normalized(text: str, old: str) -> _FoundSpans:
     """Find the text with typographic quotes, dashes and spaces where the model wrote plain ones, or the other way
     round; and with letters whose accents are characters of their own.
     """
-    starts, plain = _plain_starts(text), _to_plain(text)
+    starts, plain = _list_plain_starts(text), _to_plain(text)
     spans: list[tuple[int, int]] = []
     for start, end in _find_occurrences(plain, _to_plain(old)):
         if end < len(plain) and combining(plain[end]):
@@ -233,7 +233,7 @@ def _find_unicode_lines(text: str, old: str) -> _FoundSpans:
 
 def _find_block_anchor(text: str, old: str) -> _FoundSpans:
     """Find blocks that begin and end with the lines of ``old`` and resemble it in between."""
-    wanted = [line.strip() for line in _lines(old)]
+    wanted = [line.strip() for line in _split_lines(old)]
     if len(wanted) < 3:
         return _FoundSpans(spans=())
     compared = _LineComparer()
@@ -244,7 +244,7 @@ def _find_block_anchor(text: str, old: str) -> _FoundSpans:
 
 def _find_context_aware(text: str, old: str) -> _FoundSpans:
     """Find a block of as many lines, at least half of them the same and each of the others similar."""
-    wanted = [line.strip() for line in _lines(old)]
+    wanted = [line.strip() for line in _split_lines(old)]
     if len(wanted) < 2:
         return _FoundSpans(spans=())
     compared = _LineComparer()
@@ -282,27 +282,27 @@ def _find_occurrences(text: str, wanted: str) -> Iterator[tuple[int, int]]:
 def _find_same_lines(text: str, old: str, form: Callable[[str], str]) -> _FoundSpans:
     """Find windows of ``text`` whose lines equal the lines of ``old``, one by one, after ``form`` was applied to
     both."""
-    wanted = [form(line) for line in _lines(old)]
+    wanted = [form(line) for line in _split_lines(old)]
     lines = text.split("\n")
     forms = [form(line) for line in lines]
-    starts, form_starts = _line_starts(lines), _line_starts(forms)
+    starts, form_starts = _list_line_starts(lines), _list_line_starts(forms)
     # As one text, in which the standard library searches in linear time whatever the lines are.
     whole, block = "\n".join(["", *forms, ""]), "\n".join(["", *wanted, ""])
     spans: list[tuple[int, int]] = []
     place = whole.find(block)
     while place >= 0:
         index = bisect_left(form_starts, place)
-        spans.append(_span(text, starts, lines, index, len(wanted), takes_line_end=old.endswith("\n")))
+        spans.append(_locate_span(text, starts, lines, index, len(wanted), takes_line_end=old.endswith("\n")))
         place = whole.find(block, place + len(block) - 1)
     return _FoundSpans(spans=spans, are_whole_lines=True)
 
 
 def _find_resembling(text: str, old: str, accepts: Callable[[Sequence[str]], bool]) -> _FoundSpans:
     """Find runs of as many lines as ``old`` has that ``accepts`` takes; it is given them without white space around."""
-    length = len(_lines(old))
+    length = len(_split_lines(old))
     lines = text.split("\n")
     stripped = [line.strip() for line in lines]
-    starts = _line_starts(lines)
+    starts = _list_line_starts(lines)
     if length > _COMPARED_LINES_MAX:
         return _FoundSpans(spans=())
     try:
@@ -310,7 +310,7 @@ def _find_resembling(text: str, old: str, accepts: Callable[[Sequence[str]], boo
     except _TooMuchToCompare:
         # Whether there is exactly one such block would stay unknown.
         return _FoundSpans(spans=())
-    spans = [_span(text, starts, lines, index, length, takes_line_end=old.endswith("\n")) for index in found]
+    spans = [_locate_span(text, starts, lines, index, length, takes_line_end=old.endswith("\n")) for index in found]
     return _FoundSpans(spans=spans, are_whole_lines=True)
 
 
@@ -322,13 +322,13 @@ class _SingleSpaced:
     starts: Sequence[int]
     origins: Sequence[int]
 
-    def original_index(self, index: int) -> int:
+    def find_original_index(self, index: int) -> int:
         """The index in the original of the character at ``index``, which is not one of the spaces between words."""
         piece = bisect_right(self.starts, index) - 1
         return self.origins[piece] + index - self.starts[piece]
 
 
-def _single_space(text: str) -> _SingleSpaced:
+def _collapse_spaces(text: str) -> _SingleSpaced:
     pieces: list[str] = []
     starts: list[int] = []
     origins: list[int] = []
@@ -347,15 +347,15 @@ def _single_space(text: str) -> _SingleSpaced:
     return _SingleSpaced("".join(pieces), starts, origins)
 
 
-def _lines(old: str) -> list[str]:
+def _split_lines(old: str) -> list[str]:
     return old.removesuffix("\n").split("\n")
 
 
-def _line_starts(lines: Sequence[str]) -> list[int]:
+def _list_line_starts(lines: Sequence[str]) -> list[int]:
     return [0, *accumulate(len(line) + 1 for line in lines)]
 
 
-def _span(
+def _locate_span(
     text: str, starts: Sequence[int], lines: Sequence[str], index: int, length: int, *, takes_line_end: bool
 ) -> tuple[int, int]:
     end = starts[index + length - 1] + len(lines[index + length - 1])
@@ -367,7 +367,7 @@ def _has_same_ends(window: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def _has_similar_middle(window: Sequence[str], wanted: Sequence[str], compared: _LineComparer) -> bool:
-    ratios = [compared.ratio(*pair) for pair in zip(window[1:-1], wanted[1:-1], strict=True)]
+    ratios = [compared.compute_ratio(*pair) for pair in zip(window[1:-1], wanted[1:-1], strict=True)]
     return sum(ratios) >= _ANCHOR_MIDDLE_RATIO_MIN * len(ratios)
 
 
@@ -376,7 +376,7 @@ def _has_similar_lines(window: Sequence[str], wanted: Sequence[str], compared: _
     if sum(map(eq, window, wanted)) < _CONTEXT_EQUAL_SHARE_MIN * len(wanted):
         return False
     pairs = zip(window, wanted, strict=True)
-    return all(one == other or compared.ratio(one, other) >= _CONTEXT_LINE_RATIO_MIN for one, other in pairs)
+    return all(one == other or compared.compute_ratio(one, other) >= _CONTEXT_LINE_RATIO_MIN for one, other in pairs)
 
 
 class _TooMuchToCompare(Exception):
@@ -389,7 +389,7 @@ class _LineComparer:
     def __init__(self) -> None:
         self._pairs_left = _COMPARED_PAIRS_MAX
 
-    def ratio(self, one: str, other: str) -> float:
+    def compute_ratio(self, one: str, other: str) -> float:
         """The similarity, from 0 to 1; lines too long to compare are equal or not at all similar. Raises
         ``_TooMuchToCompare``.
         """
@@ -416,7 +416,7 @@ def _unescape(text: str) -> str:
 
 def _reindent(new: str, old: str, region: str) -> str:
     """``new`` moved as far to the right as the region is from ``old``."""
-    written, actual = _indentation(old), _indentation(region)
+    written, actual = _find_indentation(old), _find_indentation(region)
     if written == actual:
         return new
     return "\n".join(
@@ -424,7 +424,7 @@ def _reindent(new: str, old: str, region: str) -> str:
     )
 
 
-def _indentation(text: str) -> str:
+def _find_indentation(text: str) -> str:
     """The white space before the first line that has anything else."""
     for line in text.split("\n"):
         if line.strip():
@@ -439,7 +439,7 @@ def _strip_common_margins(old: str, new: str) -> str:
     return new.removeprefix(before).removesuffix(after)
 
 
-def _plain_starts(text: str) -> list[int]:
+def _list_plain_starts(text: str) -> list[int]:
     """The index at which each character of ``text`` begins in its plain form; one more entry for the end."""
     return [0, *accumulate(len(_TO_PLAIN[ord(char)]) for char in text)]
 
@@ -467,7 +467,7 @@ def _copy_typography(region: str, new: str) -> str:
 def _copy_line_typography(actual: str, written: str) -> str:
     if max(len(actual), len(written)) > _COMPARED_CHARS_MAX:
         return _copy_accent_form(actual, written, written)
-    plain, starts, wanted = _to_plain(actual), _plain_starts(actual), normalize("NFD", written)
+    plain, starts, wanted = _to_plain(actual), _list_plain_starts(actual), normalize("NFD", written)
     pieces: list[str] = []
     for tag, first, last, new_first, new_last in SequenceMatcher(None, plain, wanted, autojunk=False).get_opcodes():
         if tag != "equal":

@@ -22,7 +22,7 @@ from hermes_worker.agent.tools.files import find_session_folder
 from hermes_worker.core.ignored_folders import is_ignored_folder
 from hermes_worker.observe import count, log
 from hermes_worker.safety.untrusted import wrap_untrusted
-from hermes_worker.workspaces.base import KnownFiles, WorkspaceError
+from hermes_worker.workspaces.base import WorkspaceError
 
 HINTS_KEY: Final = "hint:"
 """The prefix of the documents that say which folders' hints were shown."""
@@ -44,15 +44,15 @@ _ELSEWHERE: Final = ("-", "http://", "https://", "git@")
 
 def add_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, result: ToolResult) -> ToolResult:
     """``result``, and behind it the hints of folders that the call was the first to touch. Raises nothing."""
-    if result.is_error or isinstance(context.workspace, KnownFiles):
+    if result.is_error:
         return result
     said = sum(1 for key in context.session if key.startswith(HINTS_KEY))
     texts: list[str] = []
     updates: dict[str, object] = {}
-    for folder in _touched_folders(tool, arguments, context):
+    for folder in _iterate_touched_folders(tool, arguments, context):
         if len(texts) >= _OF_A_CALL_MAX or said + len(texts) >= _OF_A_SESSION_MAX:
             break
-        key = _hint_key(folder)
+        key = _build_hint_key(folder)
         if key in context.session or key in updates:
             continue
         found = _read_hint(folder, context)
@@ -69,20 +69,20 @@ def add_hints(tool: Tool, arguments: Mapping[str, Any], context: ToolContext, re
 
 def mark_hint_shown(folder: str) -> Mapping[str, object]:
     """The session document for a folder whose file already stands in the prompt."""
-    return {_hint_key(folder): True}
+    return {_build_hint_key(folder): True}
 
 
-def _hint_key(folder: str) -> str:
+def _build_hint_key(folder: str) -> str:
     return f"{HINTS_KEY}{hashlib.sha256(folder.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
 
 
-def _touched_folders(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Iterator[str]:
+def _iterate_touched_folders(tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> Iterator[str]:
     """The folders that a call touches and those above them, the highest of each path first, within the workspace."""
     workspace = context.workspace
     root = PurePosixPath(workspace.root)
     seen: set[PurePosixPath] = set()
     cwd = find_session_folder(context)
-    for path in islice(_touched_paths(tool, arguments), _PATHS_MAX):
+    for path in islice(_iterate_touched_paths(tool, arguments), _PATHS_MAX):
         with suppress(WorkspaceError):
             touched = workspace.resolve(path, cwd=cwd)
             try:
@@ -98,7 +98,7 @@ def _touched_folders(tool: Tool, arguments: Mapping[str, Any], context: ToolCont
                 yield str(folder)
 
 
-def _touched_paths(tool: Tool, arguments: Mapping[str, Any]) -> Iterator[str]:
+def _iterate_touched_paths(tool: Tool, arguments: Mapping[str, Any]) -> Iterator[str]:
     """Paths as the model wrote them. A command touches the folder it runs in and the words in it that look like a
     path.
     """

@@ -35,11 +35,11 @@ from hermes_worker.agent.tools.schema_time_limit import (
     SCHEMA_DEEP_MAX,
     Schema,
     UnusableSchema,
+    compute_time_left_s,
     enter_nested,
     limit_judging,
-    time_left_s,
 )
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 CHARS_MAX = 256_000
 """Characters of a schema, as compact JSON."""
@@ -63,20 +63,20 @@ _USUAL_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def require_usable(schema: Schema) -> None:
-    """Raises ``UnusableSchema`` for a schema that no value could be judged by: too large, too deep, or no schema."""
+    """Raise ``UnusableSchema`` for a schema that cannot judge values: too large, too deep, or no schema at all."""
     seen = _usable.get(id(schema))
     if seen is not None and seen.schema is schema:
         return
     if _is_deeper_than(SCHEMA_DEEP_MAX, schema):
         raise UnusableSchema(f"is nested more than {SCHEMA_DEEP_MAX} levels deep")
-    text = canonical_json(schema)
+    text = dump_canonical_json(schema)
     if len(text) > CHARS_MAX:
         raise UnusableSchema(f"has {len(text):,} characters; at most {CHARS_MAX:,} are read")
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
     if digest not in _judged:
         if len(_judged) >= _JUDGED_MAX:
             _judged.clear()  # rare, and cheaper than keeping an order
-        _judged[digest] = _reason_unusable(schema, text)
+        _judged[digest] = _explain_unusable(schema, text)
     why = _judged[digest]
     if why is not None:
         raise UnusableSchema(why)
@@ -84,7 +84,7 @@ def require_usable(schema: Schema) -> None:
         return
     if len(_usable) >= _KEPT_MAX:
         _usable.clear()
-    _usable[id(schema)] = _UsableSchema(schema, _validator(_choose_dialect(schema), schema))
+    _usable[id(schema)] = _UsableSchema(schema, _build_validator(_choose_dialect(schema), schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,13 @@ _usable: dict[int, _UsableSchema] = {}
 """The usable schemas that were seen, by identity: the schema of a tool is asked for at each of its calls."""
 
 
-def _reason_unusable(schema: Schema, text: str) -> str | None:
+def _explain_unusable(schema: Schema, text: str) -> str | None:
     if '"unevaluated' in text and any(f'"{keyword}":' in text for keyword in _NOT_BESIDE_UNEVALUATED):
         return "has 'unevaluated...' beside patterns or references, which cannot be checked in bounded time"
     dialect = _choose_dialect(schema)
     try:
         with limit_judging():
-            error = next(_validator(dialect, dialect.META_SCHEMA).iter_errors(schema), None)
+            error = next(_build_validator(dialect, dialect.META_SCHEMA).iter_errors(schema), None)
     except UnusableSchema as unusable:
         return str(unusable)
     if error is None:
@@ -153,7 +153,11 @@ def iterate_errors(value: Any, schema: Schema) -> Iterator[ValidationError]:
 
 def _find_validator(schema: Schema) -> Validator:
     seen = _usable.get(id(schema))
-    return seen.validator if seen is not None and seen.schema is schema else _validator(_choose_dialect(schema), schema)
+    return (
+        seen.validator
+        if seen is not None and seen.schema is schema
+        else _build_validator(_choose_dialect(schema), schema)
+    )
 
 
 def _choose_dialect(schema: Any) -> type[Validator]:
@@ -162,7 +166,7 @@ def _choose_dialect(schema: Any) -> type[Validator]:
     return _build_bounded_dialect(known if known in _DIALECTS else _USUAL_DIALECT)
 
 
-def _validator(dialect: type[Validator], schema: Any) -> Validator:
+def _build_validator(dialect: type[Validator], schema: Any) -> Validator:
     return dialect(schema, registry=EMPTY_REGISTRY)
 
 
@@ -180,7 +184,7 @@ def _build_bounded_dialect(name: str) -> type[Validator]:
 
 
 def _check_within_budget(check: Keyword) -> Keyword:
-    def checked(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    def check_in_time(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         # OpenAPI's way to allow ``null`` beside whatever else the schema says.
         if instance is None and schema.get("nullable") is True:
             return
@@ -191,7 +195,7 @@ def _check_within_budget(check: Keyword) -> Keyword:
         finally:
             budget.leave()
 
-    return checked
+    return check_in_time
 
 
 # --- keywords that the library judges without bounds, or tells in sentences that cannot be taken apart ---
@@ -251,12 +255,12 @@ def _to_hashable(value: Any) -> object:
 
 
 def _limit_members(usual: Keyword) -> Keyword:
-    def checked(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    def check_few(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
         if isinstance(instance, list | dict) and len(instance) > MEMBERS_MAX:
             raise UnusableSchema(f"has a keyword 'unevaluated...', which is checked up to {MEMBERS_MAX:,} members")
         yield from usual(validator, wanted, instance, schema) or ()
 
-    return checked
+    return check_few
 
 
 _REPLACED: Final[Mapping[str, Keyword]] = {
@@ -276,7 +280,7 @@ def _matches_pattern(pattern: str, text: str) -> bool:
     if compiled is None:
         return True
     try:
-        return compiled.search(text, timeout=time_left_s(), concurrent=True) is not None
+        return compiled.search(text, timeout=compute_time_left_s(), concurrent=True) is not None
     except TimeoutError:
         raise UnusableSchema("has a pattern that takes too long") from None
 

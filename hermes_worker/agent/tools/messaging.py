@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import SEND_MESSAGE
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.core.errors import HermesError
 
 MESSAGE_CHARS_MAX: Final = 100_000
@@ -23,7 +23,7 @@ class MessageSender(Protocol):
         the model is told. Raises ``HermesError``, whose message may be shown to it.
         """
 
-    def targets(self, context: ToolContext) -> Mapping[str, object]:
+    def describe_targets(self, context: ToolContext) -> Mapping[str, object]:
         """Describe the form of targets, and the target of the run's answer. Raises ``HermesError``."""
 
 
@@ -38,11 +38,11 @@ class SendMessageTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
             if arguments.get("action", "send") == "list":
-                return json_result(self._messages.targets(context))
+                return build_json_result(self._messages.describe_targets(context))
             target = (arguments.get("target") or "").strip()
             message = context.redactor.redact_text((arguments.get("message") or "").strip())
             if not target or not 0 < len(message) <= MESSAGE_CHARS_MAX:
-                return error_result(f"give a target and a message of 1 to {MESSAGE_CHARS_MAX} characters")
-            return json_result({"success": True, **self._messages.send(target, message, context)})
+                return build_error_result(f"give a target and a message of 1 to {MESSAGE_CHARS_MAX} characters")
+            return build_json_result({"success": True, **self._messages.send(target, message, context)})
         except HermesError as error:
-            return error_result(str(error))
+            return build_error_result(str(error))

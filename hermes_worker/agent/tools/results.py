@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hermes_worker.agent.tools.base import ToolResult
-from hermes_worker.core.messages import RESULT_KEY_PREFIX, canonical_json
+from hermes_worker.core.messages import RESULT_KEY_PREFIX, dump_canonical_json
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 
 RESULTS_FOLDER: Final = "hermes-results"
@@ -66,21 +66,21 @@ class ResultLimits:
         )
 
 
-def json_result(document: object, *, is_error: bool = False) -> ToolResult:
+def build_json_result(document: object, *, is_error: bool = False) -> ToolResult:
     """A result in the form that most tools use."""
-    return ToolResult(text=canonical_json(document), is_error=is_error)
+    return ToolResult(text=dump_canonical_json(document), is_error=is_error)
 
 
-def error_result(message: str) -> ToolResult:
+def build_error_result(message: str) -> ToolResult:
     """The result of a call that could not do what was asked; ``message`` tells the model what to do about it."""
-    return json_result({"error": message}, is_error=True)
+    return build_json_result({"error": message}, is_error=True)
 
 
-def exception_result(error: Exception) -> ToolResult:
+def build_exception_result(error: Exception) -> ToolResult:
     """The result of a call whose tool raised what it should not have. An error of a database is told in the words of
     its server: SQLAlchemy's own text quotes the statement and its values, which are not the model's."""
     words = getattr(error, "orig", None) or error
-    return error_result(sanitise_error(f"{type(error).__name__}: {words}"))
+    return build_error_result(sanitise_error(f"{type(error).__name__}: {words}"))
 
 
 def sanitise_error(text: str) -> str:
@@ -93,12 +93,12 @@ def sanitise_error(text: str) -> str:
     return _ERROR_PREFIX + text
 
 
-def result_name(text: str) -> str:
+def build_result_path(text: str) -> str:
     """The path of the file that holds ``text``, the full text of a result: equal texts are one file."""
     return f"{RESULTS_FOLDER}/{_hash_text(text)}.txt"
 
 
-def result_key(path: str) -> str | None:
+def find_result_key(path: str) -> str | None:
     """The session document that holds what was written to the file ``path``; ``None`` for the path of no result."""
     found = _RESULT_PATH.search(path)
     return f"{RESULT_KEY_PREFIX}{found[1]}" if found else None
@@ -116,7 +116,7 @@ def limit_result(
     if allowed is None or len(result.text) <= allowed:
         return result
     text, readable = result.text, _make_readable(result.text)
-    path = result_name(readable)
+    path = build_result_path(readable)
     try:
         # Ignored by git from the start, so that no agent commits its own results.
         workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")

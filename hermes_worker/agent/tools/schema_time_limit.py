@@ -43,7 +43,7 @@ class JudgingBudget:
         self.depth = 0
 
     def spend(self) -> None:
-        """Raises ``UnusableSchema`` when the time is used up."""
+        """Raise ``UnusableSchema`` when the time is used up."""
         if time.monotonic() >= self.is_over_after and time.thread_time() >= self.ends:
             raise UnusableSchema(TOO_LONG)
 
@@ -72,28 +72,29 @@ def limit_judging(time_max_s: float = TIME_MAX_S) -> Iterator[None]:
         _budget.reset(token)
 
 
-def time_left_s() -> float:
+def compute_time_left_s() -> float:
     """Seconds of processor time that are left. Raises ``UnusableSchema`` when there are none, ``LookupError`` outside
     of ``limit_judging``.
     """
-    left = _current_budget().ends - time.thread_time()
+    left = _require_current_budget().ends - time.thread_time()
     if left <= 0:
         raise UnusableSchema(TOO_LONG)
     return left
 
 
 def spend_step() -> None:
-    """Count one piece of work that is done. Raises as ``time_left_s``."""
-    _current_budget().spend()
+    """Count one piece of work that is done. Raises ``UnusableSchema`` when the time is used up, ``LookupError`` outside
+    of ``limit_judging``."""
+    _require_current_budget().spend()
 
 
 def enter_nested() -> JudgingBudget:
-    """Begin one piece of work inside of another; ``leave`` of the returned budget ends it. Raises as ``time_left_s``,
-    and ``UnusableSchema`` when the work is nested too deeply.
+    """Begin one piece of work inside of another; ``leave`` of the returned budget ends it. Raises as
+    ``compute_time_left_s``, and ``UnusableSchema`` when the work is nested too deeply.
 
     The limit is well below Python's own: what is written in Rust below ``jsonschema`` panics when it meets that one.
     """
-    budget = _current_budget()
+    budget = _require_current_budget()
     budget.spend()
     if budget.depth >= KEYWORDS_DEEP_MAX:
         raise UnusableSchema(TOO_DEEP)
@@ -101,7 +102,7 @@ def enter_nested() -> JudgingBudget:
     return budget
 
 
-def _current_budget() -> JudgingBudget:
+def _require_current_budget() -> JudgingBudget:
     budget = _budget.get()
     if budget is None:
         raise LookupError("nothing is judged without a budget")

@@ -15,12 +15,12 @@ _ENDED_S: Final = 30.0
 
 
 def send_message(channel: socket.socket, data: bytes) -> None:
-    """Raises ``OSError``."""
+    """Send one message. Raises ``OSError``."""
     channel.sendall(struct.pack(">I", len(data)) + data)
 
 
 def receive_message(channel: socket.socket, bytes_max: int) -> bytes:
-    """Raises ``OSError`` at the end of the channel, ``ValueError`` for a message that is too long."""
+    """Wait for a message. Raises ``OSError`` at the end of the channel, ``ValueError`` for one that is too long."""
     (size,) = struct.unpack(">I", _receive_exactly(channel, 4))
     if size > bytes_max:
         raise ValueError("the message is too long")
@@ -34,14 +34,14 @@ def answer_channel(talk: Callable[[socket.socket], None], over: Callable[[], Non
     """
     ours, theirs = socket.socketpair()
 
-    def spoken() -> None:
+    def talk_quietly() -> None:
         with suppress(OSError, ValueError, RecursionError):
             talk(ours)
         with suppress(OSError):
             ours.shutdown(socket.SHUT_RDWR)
 
     with ours, theirs:
-        speaker = threading.Thread(target=copy_context().run, args=(spoken,), name="script", daemon=True)
+        speaker = threading.Thread(target=copy_context().run, args=(talk_quietly,), name="script", daemon=True)
         speaker.start()
         try:
             yield theirs.fileno()

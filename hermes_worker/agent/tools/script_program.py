@@ -33,11 +33,11 @@ class _Channel:
         os.close(nothing)
 
     def read(self) -> "dict[str, object]":
-        (size,) = struct.unpack(">I", self._exactly(4))
-        found: dict[str, object] = json.loads(self._exactly(size).decode("utf-8"))
+        (size,) = struct.unpack(">I", self._read_exactly(4))
+        found: dict[str, object] = json.loads(self._read_exactly(size).decode("utf-8"))
         return found
 
-    def _exactly(self, size: int) -> bytes:
+    def _read_exactly(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
             piece = os.read(self._descriptor, min(size - len(data), 65536))
@@ -62,7 +62,7 @@ class _Channel:
 
 
 def _make_tool(channel: _Channel, name: str, parameters: "list[str]") -> types.FunctionType:
-    def tool(*values: object, **named: object) -> object:
+    def call_tool(*values: object, **named: object) -> object:
         if len(values) > len(parameters):
             raise TypeError(f"{name}() takes {', '.join(parameters)}")
         arguments = dict(zip(parameters, values))  # noqa: B905  # older Pythons know no strict
@@ -70,8 +70,8 @@ def _make_tool(channel: _Channel, name: str, parameters: "list[str]") -> types.F
             raise TypeError(f"{name}() got {', '.join(sorted(twice))} twice")
         return channel.call(name, {**arguments, **named})
 
-    tool.__name__ = tool.__qualname__ = name
-    return tool  # type: ignore[return-value]
+    call_tool.__name__ = call_tool.__qualname__ = name
+    return call_tool  # type: ignore[return-value]
 
 
 def _retry(call: "types.FunctionType", max_attempts: int = 3, delay: float = 2) -> object:

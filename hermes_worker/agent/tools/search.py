@@ -21,7 +21,7 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import HITS_DEFAULT, SEARCH_FILES, SearchOutput
 from hermes_worker.agent.tools.files import find_session_folder, format_path_from, locate_path, render_place
 from hermes_worker.agent.tools.interruptible import run_interruptibly
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.workspaces.base import CommandResult, Ending, PathNotFound, Workspace, WorkspaceError
 
 _TIMEOUT_S: Final = 60.0
@@ -103,9 +103,9 @@ class SearchFilesTool:
             output = _run_search(query, context)
             wanted = _ResultFilter(context, query, name_glob=arguments["pattern"] if is_by_name else None)
             found = run_interruptibly(lambda: _render_answer(output, query.output, wanted, page), context.cancelled)
-            return json_result({**found, **render_place(context)})
+            return build_json_result({**found, **render_place(context)})
         except _SearchFailed as failure:
-            return error_result(str(failure))
+            return build_error_result(str(failure))
 
 
 class _SearchFailed(Exception):
@@ -113,7 +113,7 @@ class _SearchFailed(Exception):
 
 
 def _require_searchable(workspace: Workspace, path: str) -> None:
-    """Raises ``WorkspaceError`` for anything but a file or a folder: a FIFO would hang the search."""
+    """Raise ``WorkspaceError`` for anything but a file or a folder: a FIFO would hang the search."""
     try:
         workspace.read_bytes(path, limit=0)
     except PathNotFound:
@@ -129,11 +129,11 @@ def _run_search(query: _FileQuery, context: ToolContext) -> bytes:
     """Run the search and return the output of ripgrep, or of ``treesearch`` when ripgrep is missing or does not know
     the pattern's syntax (look-ahead, back-references). Raises ``_SearchFailed``.
     """
-    done = _execute(_ripgrep_command(query), context)
+    done = _execute(_build_ripgrep_command(query), context)
     is_partial = done.exit_code == _RIPGREP_ERROR and done.output
     if done.exit_code in _RIPGREP_FINISHED or is_partial:
         return done.output
-    done = _execute(_treesearch_command(query), context)
+    done = _execute(_build_treesearch_command(query), context)
     if done.exit_code == _OWN_BAD_PATTERN:
         raise _SearchFailed(done.output.decode("utf-8", "replace")[:500])
     if done.exit_code not in _OWN_FINISHED:
@@ -141,7 +141,7 @@ def _run_search(query: _FileQuery, context: ToolContext) -> bytes:
     return done.output
 
 
-def _treesearch_command(query: _FileQuery) -> str:
+def _build_treesearch_command(query: _FileQuery) -> str:
     document = {
         "path": query.path,
         "pattern": query.pattern,
@@ -150,7 +150,7 @@ def _treesearch_command(query: _FileQuery) -> str:
         "glob": _name_glob(query),
         "hits_max": _HITS_PER_FILE_MAX,
     }
-    program = shlex.join(["-I", "-S", "-c", _treesearch_script(), json.dumps(document)])
+    program = shlex.join(["-I", "-S", "-c", _load_treesearch_script(), json.dumps(document)])
     interpreters = " ".join(map(shlex.quote, (sys.executable, "python3", "python")))
     return (
         f'for python in {interpreters}; do command -v "$python" >/dev/null 2>&1 && break; done; '
@@ -159,11 +159,11 @@ def _treesearch_command(query: _FileQuery) -> str:
 
 
 @cache
-def _treesearch_script() -> str:
+def _load_treesearch_script() -> str:
     return Path(treesearch.__file__).read_text(encoding="utf-8")
 
 
-def _ripgrep_command(query: _FileQuery) -> str:
+def _build_ripgrep_command(query: _FileQuery) -> str:
     options: list[str] = []
     if query.pattern is None:
         options += ["--files"]
@@ -195,7 +195,7 @@ def _name_glob(query: _FileQuery) -> str | None:
 
 
 def _execute(command: str, context: ToolContext) -> CommandResult:
-    """Raises ``_SearchFailed`` for a command that did not end by itself."""
+    """Run a search command and return its output. Raises ``_SearchFailed`` when it did not end by itself."""
     done = context.workspace.execute(
         # Cutting the output here stops the search as soon as there is enough of it.
         f'{{ {command}; }} | head -c {_OUTPUT_BYTES_MAX}; exit "${{PIPESTATUS[0]}}"',
@@ -288,7 +288,7 @@ def _render_answer(output: bytes, form: SearchOutput, wanted: _ResultFilter, pag
         case SearchOutput.FILES:
             # What stands behind the last name, if anything does, was cut in the middle.
             *records, _ = output.split(b"\0")
-            names = sorted((name for raw in records if raw and (name := wanted.find_name(raw))), key=_path_order)
+            names = sorted((name for raw in records if raw and (name := wanted.find_name(raw))), key=_split_path)
             return _render_page("files", page.slice_page(names), len(names), page, is_cut=is_cut)
         case SearchOutput.COUNT:
             counts = _parse_counts(output, wanted)
@@ -313,7 +313,7 @@ def _parse_lines(output: bytes, wanted: _ResultFilter) -> list[_OutputLine]:
         if path is not None:
             text = record[4].removesuffix(b"\r").decode("utf-8", "replace")
             lines.append(_OutputLine(path=path, number=int(record[2]), text=_cut(text), is_match=record[3] == b":"))
-    orders = {path: _path_order(path) for path in {line.path for line in lines}}
+    orders = {path: _split_path(path) for path in {line.path for line in lines}}
     return sorted(lines, key=lambda line: (orders[line.path], line.number))
 
 
@@ -323,7 +323,7 @@ def _parse_counts(output: bytes, wanted: _ResultFilter) -> list[tuple[str, int]]
         for record in _COUNT.finditer(output)
         if (name := wanted.find_name(record[1])) is not None
     ]
-    return sorted(counts, key=lambda entry: _path_order(entry[0]))
+    return sorted(counts, key=lambda entry: _split_path(entry[0]))
 
 
 def _add_context(matches: Sequence[_OutputLine], lines: Sequence[_OutputLine]) -> list[dict[str, object]]:
@@ -354,5 +354,5 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LINE_CHARS_MAX else f"{text[:_LINE_CHARS_MAX]}... [truncated]"
 
 
-def _path_order(path: str) -> tuple[str, ...]:
+def _split_path(path: str) -> tuple[str, ...]:
     return tuple(path.split("/"))

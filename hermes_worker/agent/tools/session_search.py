@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import SESSION_SEARCH, SESSIONS_DEFAULT, SESSIONS_MAX, WINDOW_DEFAULT, WINDOW_MAX
 from hermes_worker.agent.tools.interruptible import run_interruptibly
-from hermes_worker.agent.tools.results import json_result
+from hermes_worker.agent.tools.results import build_json_result
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.messages import Role
 
@@ -59,8 +59,8 @@ class SessionSearchTool:
             look = self._choose_action(arguments)
             found = run_interruptibly(lambda: look(context), context.cancelled)
         except SessionSearchRefused as refused:
-            return json_result({"success": False, "error": str(refused)}, is_error=True)
-        return json_result({"success": True, **found})
+            return build_json_result({"success": False, "error": str(refused)}, is_error=True)
+        return build_json_result({"success": True, **found})
 
     def _choose_action(self, arguments: Mapping[str, Any]) -> Callable[[ToolContext], Mapping[str, object]]:
         session_id = str(arguments.get("session_id") or "").strip()
@@ -81,7 +81,7 @@ class SessionSearchTool:
 
 
 def _parse_roles(given: str | Sequence[str]) -> tuple[Role, ...]:
-    """Raises ``SessionSearchRefused``."""
+    """Parse the roles to search, a list or a text with commas. Raises ``SessionSearchRefused``."""
     words = given.split(",") if isinstance(given, str) else given
     names = [str(word).strip().lower() for word in words if str(word).strip()]
     if unknown := [name for name in names if name not in _ROLES]:

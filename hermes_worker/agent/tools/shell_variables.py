@@ -29,7 +29,7 @@ def find_secrets(variables: object) -> frozenset[str]:
     return frozenset(value for name, value in read_session_env(variables).items() if is_secret_name(name))
 
 
-def terminal_size(variables: object) -> TerminalSize:
+def read_terminal_size(variables: object) -> TerminalSize:
     """The size of a terminal in this session: what its shell exported as ``LINES`` and ``COLUMNS``, or the usual."""
     env, usual = read_session_env(variables), TerminalSize()
     return TerminalSize(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
@@ -23,7 +23,7 @@ class ToolGone(HermesError):
 
 
 class ToolSource(Protocol):
-    """Thread-safe. Making one connects to nothing."""
+    """Offers tools that a worker asks for by name. Thread-safe. Making one connects to nothing."""
 
     def list_tools(self) -> Sequence[ToolSpec]:
         """The tools that it offers now. ``toolset`` may be empty. May block, and raise anything."""
@@ -44,7 +44,7 @@ class SourcedTool:
         try:
             result = self.source.call(self.spec.name, arguments, context)
         except ToolGone as error:
-            return error_result(f"{self.spec.name} is not there any more ({error}); do without it")
+            return build_error_result(f"{self.spec.name} is not there any more ({error}); do without it")
         if result.is_unknown and self.spec.replay is not Replay.ONCE:
             return replace(result, is_unknown=False)  # it may run again: a model that wants to know calls it again
         return result

@@ -21,9 +21,9 @@ from hermes_worker.agent.tools.builtin import (
 from hermes_worker.agent.tools.commandline import explain_exit_code, find_refusal
 from hermes_worker.agent.tools.files import find_session_folder
 from hermes_worker.agent.tools.process import NOT_HERE
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.agent.tools.screen import render_screen, strip_ansi
-from hermes_worker.agent.tools.shell_variables import find_secrets, read_session_env, terminal_size
+from hermes_worker.agent.tools.shell_variables import find_secrets, read_session_env, read_terminal_size
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.processes import PATTERN_CHARS_MAX, PATTERNS_MAX
 from hermes_worker.workspaces.base import (
@@ -54,8 +54,8 @@ class TerminalTool:
             return _start_in_background(arguments, context)
         refusal = _find_unsupported(arguments) or find_refusal(arguments["command"])
         if refusal:
-            return error_result(refusal)
-        terminal = terminal_size(context.session.get(ENV_KEY)) if arguments.get("pty") else None
+            return build_error_result(refusal)
+        terminal = read_terminal_size(context.session.get(ENV_KEY)) if arguments.get("pty") else None
         timeout_s = arguments.get("timeout", context.policies.command_s)
         context.workspace.require_free_space()
         started_in = _find_folder(arguments.get("workdir"), context)
@@ -105,12 +105,12 @@ def _start_in_background(arguments: Mapping[str, Any], context: ToolContext) -> 
     """Start a process that outlives the call. Its row is written first, so that no process runs without one."""
     rows, workspace, command = context.processes, context.workspace, arguments["command"]
     if rows is None or not isinstance(workspace, ProcessHost):
-        return error_result(NOT_HERE)
+        return build_error_result(NOT_HERE)
     if not command.strip():
-        return error_result("the command is empty")
+        return build_error_result("the command is empty")
     patterns = [pattern for pattern in arguments.get("watch_patterns") or () if pattern]
     if len(patterns) > PATTERNS_MAX or any(len(pattern) > PATTERN_CHARS_MAX for pattern in patterns):
-        return error_result(f"watch at most {PATTERNS_MAX} patterns of {PATTERN_CHARS_MAX} characters")
+        return build_error_result(f"watch at most {PATTERNS_MAX} patterns of {PATTERN_CHARS_MAX} characters")
     wants_telling = bool(arguments.get("notify_on_complete") or patterns)
     is_told = wants_telling and rows.cannot_tell is None
     context.workspace.require_free_space()
@@ -122,7 +122,7 @@ def _start_in_background(arguments: Mapping[str, Any], context: ToolContext) -> 
         env=read_session_env(variables),
         origin=context.origin,
         lifetime_s=lifetime_s,
-        terminal=terminal_size(variables) if arguments.get("pty") else None,
+        terminal=read_terminal_size(variables) if arguments.get("pty") else None,
     )
     redacted = context.redactor.redact_result(context.redactor.remove_secrets(command, find_secrets(variables)))
     try:
@@ -134,14 +134,14 @@ def _start_in_background(arguments: Mapping[str, Any], context: ToolContext) -> 
             patterns=patterns if is_told else (),
         )
     except HermesError as error:
-        return error_result(str(error))
+        return build_error_result(str(error))
     try:
         workspace.start_process(process_id, order)
     except HostLost:
         raise  # it may run: the next look at the row finds out
     except WorkspaceError as error:
         rows.mark_not_started(process_id)
-        return error_result(str(error))
+        return build_error_result(str(error))
     rows.mark_started(process_id)
     document: dict[str, object] = {
         "output": "Background process started",
@@ -155,7 +155,7 @@ def _start_in_background(arguments: Mapping[str, Any], context: ToolContext) -> 
         document["watch_patterns"] = patterns
     if wants_telling and not is_told:
         document["note"] = f"you will not be told by a message: {rows.cannot_tell}. Use the tool process to look"
-    return json_result(document, is_error=False)
+    return build_json_result(document, is_error=False)
 
 
 def _find_folder(workdir: str | None, context: ToolContext) -> str | None:
@@ -177,7 +177,7 @@ def _find_folder(workdir: str | None, context: ToolContext) -> str | None:
 def _build_updates(result: CommandResult, context: ToolContext, notes: list[str]) -> dict[str, Any]:
     """The session documents of the shell, where they changed; what could not be read stays as it was."""
     updates: dict[str, Any] = {}
-    folder = _relative_folder(result.cwd, context.workspace)
+    folder = _find_relative_folder(result.cwd, context.workspace)
     if folder is not None:
         updates[CWD_KEY] = None if folder == "." else folder
     elif result.cwd is not None:
@@ -191,7 +191,7 @@ def _build_updates(result: CommandResult, context: ToolContext, notes: list[str]
     return {key: value for key, value in updates.items() if value != context.session.get(key)}
 
 
-def _relative_folder(cwd: str | None, workspace: Workspace) -> str | None:
+def _find_relative_folder(cwd: str | None, workspace: Workspace) -> str | None:
     """The shell's folder relative to the root, so that it means the same wherever the workspace is mounted; ``None``
     when it is not inside. The shell's answer is outside input.
     """
@@ -218,7 +218,7 @@ def _build_result(
         document["exit_code_meaning"] = meaning
     if notes:
         document["note"] = "; ".join(notes)
-    plain = json_result(document, is_error=result.exit_code != 0)
+    plain = build_json_result(document, is_error=result.exit_code != 0)
     return ToolResult(
         text=plain.text,
         is_error=plain.is_error,

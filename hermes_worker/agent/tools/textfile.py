@@ -36,7 +36,7 @@ class TextFile:
 
     @classmethod
     def decode(cls, data: bytes) -> TextFile:
-        """Raises ``NotText``."""
+        """Decode a file's bytes, and keep how they were encoded. Raises ``NotText``."""
         bom, encoding = _detect_encoding(data)
         if encoding is None or (encoding == UTF8 and is_binary(data)):
             raise NotText("it is a binary file")
@@ -52,7 +52,7 @@ class TextFile:
         return cls(text=text, has_bom=bool(bom), has_crlf=has_crlf, encoding=encoding)
 
     def encode(self) -> bytes:
-        """Raises ``NotText`` for a character that the file's encoding does not have."""
+        """Encode the text as its file was. Raises ``NotText`` for a character that the encoding does not have."""
         text = self.text.replace("\n", "\r\n") if self.has_crlf else self.text
         bom = next((mark for mark, encoding in _BOMS.items() if encoding == self.encoding), b"")
         try:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import TODO_KEY, TODO_LIST, TodoStatus
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 _ITEMS_MAX: Final = 256
 _CONTENT_CHARS_MAX: Final = 4_000
@@ -85,4 +85,4 @@ def _render_summary(items: Sequence[_TodoItem], *, dropped: int = 0) -> str:
     }
     if dropped:
         document["note"] = f"the list holds at most {_ITEMS_MAX} items; the last {dropped} were not kept"
-    return canonical_json(document)
+    return dump_canonical_json(document)

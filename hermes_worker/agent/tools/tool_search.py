@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.core.deferred_tools import CALL, DESCRIBE, SEARCH
 from hermes_worker.core.recovery.repair import repair_tool_name
 from hermes_worker.extension import ToolSpec
@@ -36,10 +36,10 @@ class BridgeTool:
             return self._search(str(arguments["query"]), arguments.get("limit") or _FOUND_DEFAULT)
         name = str(arguments["name"])
         if self.spec.name == DESCRIBE and (known := self._find_known_name(name)) is not None:
-            return json_result(self._functions[known])
+            return build_json_result(self._functions[known])
         # A call of a tool that is there never comes here: it is that tool's from the beginning.
         there = f"; use {SEARCH} to look for one" if self._functions else ""
-        return error_result(
+        return build_error_result(
             f"{name[:100]!r} is none of the tools behind {SEARCH}{there}. Other tools are called directly"
         )
 
@@ -52,7 +52,7 @@ class BridgeTool:
         document: dict[str, object] = {"tools": tools, "of": len(self._functions)}
         if not tools:
             document["hint"] = "nothing matches; try other words, or one word only"
-        return json_result(document)
+        return build_json_result(document)
 
 
 def rank_tools(query: str, functions: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

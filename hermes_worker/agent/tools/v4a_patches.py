@@ -92,7 +92,7 @@ Operation = AddFile | UpdateFile | DeleteFile | MoveFile
 
 def parse_patch(patch: str) -> tuple[Operation, ...]:
     """The operations of a patch, in order. Raises ``PatchSyntaxError``."""
-    sections = _split_sections(_inner_lines(patch))
+    sections = _split_sections(_list_inner_lines(patch))
     if not sections:
         raise PatchSyntaxError("the patch has no '*** Add File:', '*** Update File:', '*** Delete File:' or '*** Move")
     return tuple(_parse_operation(section) for section in sections)
@@ -108,7 +108,7 @@ class _Section:
     lines: list[tuple[int, str]] = field(default_factory=list)
 
 
-def _inner_lines(patch: str) -> list[tuple[int, str]]:
+def _list_inner_lines(patch: str) -> list[tuple[int, str]]:
     """The numbered lines between the markers; both markers may be missing."""
     numbered = [(number, line.removesuffix("\r")) for number, line in enumerate(patch.split("\n"), start=1)]
     start = next((index + 1 for index, (_, line) in enumerate(numbered) if _BEGIN.fullmatch(line)), 0)
@@ -260,14 +260,14 @@ class PatchPlan:
             self.errors.append(f"{operation.path}: {error}")
 
     def _add(self, operation: AddFile, names: Mapping[str, str]) -> None:
-        if self._current_file(names[operation.path]) is not None:
+        if self._load_current_file(names[operation.path]) is not None:
             raise ValueError("the file is already there; use '*** Update File:' to change it")
         text = "".join(f"{line}\n" for line in operation.lines)
         self._after[names[operation.path]] = TextFile(text=text)
 
     def _move(self, path: str, to: str, names: Mapping[str, str]) -> None:
         file = self._require_existing(path, names)
-        if self._current_file(names[to]) is not None:
+        if self._load_current_file(names[to]) is not None:
             raise ValueError(f"cannot be moved to {to!r}: something is already there")
         self._after[names[to]] = file
         self._after[names[path]] = None
@@ -292,12 +292,12 @@ class PatchPlan:
             self._move(operation.path, operation.move_to, names)
 
     def _require_existing(self, path: str, names: Mapping[str, str]) -> TextFile:
-        file = self._current_file(names[path])
+        file = self._load_current_file(names[path])
         if file is None:
             raise ValueError("there is no such file")
         return file
 
-    def _current_file(self, path: str) -> TextFile | None:
+    def _load_current_file(self, path: str) -> TextFile | None:
         if path not in self._after:
             self._before[path] = self._after[path] = self._load(path)
         return self._after[path]
@@ -307,7 +307,7 @@ def _apply_hunk(hunk: PatchHunk, text: str) -> str | EditRefused:
     """``text`` with the hunk applied. Hints are only needed when the lines alone do not say where."""
     if not hunk.old:
         return _insert_lines(hunk, text)
-    if hunk.is_at_end and isinstance(done := _replace_below(hunk, text, _tail_start(text, len(hunk.old))), str):
+    if hunk.is_at_end and isinstance(done := _replace_below(hunk, text, _find_tail_start(text, len(hunk.old))), str):
         return done
     whole, below = _replace_below(hunk, text, 0), _find_below_hints(hunk.hints, text)
     if isinstance(whole, str) or below is None:
@@ -322,7 +322,7 @@ def _replace_below(hunk: PatchHunk, text: str, place: int) -> str | EditRefused:
     return found if isinstance(found, EditRefused) else text[:place] + found.text
 
 
-def _tail_start(text: str, lines: int) -> int:
+def _find_tail_start(text: str, lines: int) -> int:
     """The index at which the last lines of a text begin."""
     place = len(text.rstrip("\n"))
     for _ in range(lines):

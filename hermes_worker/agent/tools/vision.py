@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hermes_worker.agent.images import SmallImage, small_data_url, small_image
+from hermes_worker.agent.images import SmallImage, shrink_data_url, shrink_image
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import VISION_ANALYZE
 from hermes_worker.agent.tools.fetch import AddressFetching, FetchFailed
 from hermes_worker.agent.tools.files import locate_path
 from hermes_worker.agent.tools.interruptible import run_interruptibly
-from hermes_worker.agent.tools.results import error_result, json_result
+from hermes_worker.agent.tools.results import build_error_result, build_json_result
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.messages import build_user_body
 
@@ -41,9 +41,11 @@ class VisionTool:
         try:
             image = self._build_data_url(arguments["image_url"].strip(), context)
         except FetchFailed as error:
-            return error_result(f"the image could not be fetched: {error}")
+            return build_error_result(f"the image could not be fetched: {error}")
         if image is None:
-            return error_result("this is no PNG, JPEG, GIF or WebP image that can be read, or it is far too large")
+            return build_error_result(
+                "this is no PNG, JPEG, GIF or WebP image that can be read, or it is far too large"
+            )
         asked = [
             {"type": "text", "text": _ASK.format(question=arguments["question"][:_QUESTION_CHARS_MAX])},
             {"type": "image_url", "image_url": {"url": image}},
@@ -54,19 +56,19 @@ class VisionTool:
     def finish(self, material: Mapping[str, Any], answers: Sequence[AuxiliaryAnswer]) -> ToolResult:
         [answer] = answers
         if answer.text is None:
-            return error_result(
+            return build_error_result(
                 f"no model could look at the image ({answer.failure}); one that can see is named by "
                 "HERMES_VISION_PROVIDERS (model.vision_providers)"
             )
-        return json_result({"success": True, "analysis": answer.text})
+        return build_json_result({"success": True, "analysis": answer.text})
 
     def _build_data_url(self, place: str, context: ToolContext) -> str | None:
         """The image as data, small enough for any model; ``None`` when it is none. Raises ``FetchFailed``, and
         ``WorkspaceError`` for a path."""
         if place.lower().startswith("data:"):
-            return run_interruptibly(lambda: small_data_url(place, SIDE_PX_MAX), context.cancelled)
+            return run_interruptibly(lambda: shrink_data_url(place, SIDE_PX_MAX), context.cancelled)
         content = self._load_content(place, context)
-        small: SmallImage | None = run_interruptibly(lambda: small_image(content, SIDE_PX_MAX), context.cancelled)
+        small: SmallImage | None = run_interruptibly(lambda: shrink_image(content, SIDE_PX_MAX), context.cancelled)
         return small.data_url if small is not None else None
 
     def _load_content(self, place: str, context: ToolContext) -> bytes:

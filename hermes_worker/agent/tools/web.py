@@ -10,7 +10,7 @@ from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.builtin import PAGE_CHARS_DEFAULT, URLS_MAX, WEB_EXTRACT
 from hermes_worker.agent.tools.fetch import AddressFetching, FetchedPage, FetchFailed
 from hermes_worker.agent.tools.interruptible import run_interruptibly
-from hermes_worker.agent.tools.results import RESULTS_FOLDER, error_result, json_result, result_name
+from hermes_worker.agent.tools.results import RESULTS_FOLDER, build_error_result, build_json_result, build_result_path
 from hermes_worker.agent.tools.webpage import convert_to_markdown
 from hermes_worker.core.auxiliary import AuxiliaryAnswer, AuxiliaryQuestion, AuxTask, Consultation
 from hermes_worker.core.messages import build_user_body
@@ -40,7 +40,7 @@ class WebExtractTool:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         urls = list(dict.fromkeys(arguments["urls"]))
         if not 0 < len(urls) <= URLS_MAX:
-            return error_result(f"give 1 to {URLS_MAX} addresses, not {len(urls)}")
+            return build_error_result(f"give 1 to {URLS_MAX} addresses, not {len(urls)}")
         chars = min(max(arguments.get("char_limit") or PAGE_CHARS_DEFAULT, _CHARS_MIN), _CHARS_MAX)
         pages = [self._extract_page(url, chars, context) for url in urls]
         questions = [page.question for page in pages if page.question is not None]
@@ -76,7 +76,7 @@ class WebExtractTool:
         beginning = f"{text[:chars]}\n\n[... {len(text) - chars} more characters]"
         return _ExtractedPage(
             told={**told, "content": beginning, **_keep_full_text(text, context)},
-            question=_summary_question(found.url, text, chars),
+            question=_build_summary_question(found.url, text, chars),
         )
 
 
@@ -88,7 +88,7 @@ class _ExtractedPage:
 
 
 def _build_result(told: Sequence[Mapping[str, object]]) -> ToolResult:
-    return json_result({"results": list(told)}, is_error=all("error" in page for page in told))
+    return build_json_result({"results": list(told)}, is_error=all("error" in page for page in told))
 
 
 def _read_page(found: FetchedPage, context: ToolContext) -> tuple[str, str] | None:
@@ -106,7 +106,7 @@ def _read_page(found: FetchedPage, context: ToolContext) -> tuple[str, str] | No
 
 def _keep_full_text(text: str, context: ToolContext) -> Mapping[str, object]:
     """The full text in a file, where the workspace takes it."""
-    path = result_name(text)
+    path = build_result_path(text)
     try:
         context.workspace.write_bytes(f"{RESULTS_FOLDER}/.gitignore", b"*\n")
         context.workspace.write_bytes(path, text.encode("utf-8", "replace"))
@@ -115,6 +115,6 @@ def _keep_full_text(text: str, context: ToolContext) -> Mapping[str, object]:
     return {"full_text": path, "full_text_chars": len(text)}
 
 
-def _summary_question(url: str, text: str, chars: int) -> AuxiliaryQuestion:
+def _build_summary_question(url: str, text: str, chars: int) -> AuxiliaryQuestion:
     asked = _ASK.format(url=url, chars=chars, page=text[:_SUMMARISED_CHARS_MAX].replace("</page>", ""))
     return AuxiliaryQuestion(task=AuxTask.WEB_EXTRACT, messages=(build_user_body(asked),))

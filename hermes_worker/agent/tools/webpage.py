@@ -102,7 +102,7 @@ class _HtmlReader(HTMLParser):
             self.text.append(f"![{label}]")
         elif tag == "a":
             self._end_link()
-            self._link, self._link_at = self._target(given.get("href")), len(self.text)
+            self._link, self._link_at = self._resolve_target(given.get("href")), len(self.text)
         elif tag in _BLOCKS:
             self.text.append("\n\n")
 
@@ -136,7 +136,7 @@ class _HtmlReader(HTMLParser):
             del self.text[self._link_at :]
             self.text.append(f"[{words}]({link})" if words else "")
 
-    def _target(self, href: str | None) -> str:
+    def _resolve_target(self, href: str | None) -> str:
         try:
             target = urljoin(self._base_url, (href or "").strip())
         except ValueError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import require_scope
@@ -16,8 +16,9 @@ from hermes_worker.api.context import ApiContext
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.mcp.definitions import NAMES, RUN_ARGUMENTS, WAIT_S_MAX
 from hermes_worker.api.mcp.envelope import INVALID_PARAMS, MISSING_CAPABILITY, TASKS, RpcRequest
-from hermes_worker.api.mcp.runs_as_tasks import describe_in_words, describe_run, result, task, wait_id_of
+from hermes_worker.api.mcp.runs_as_tasks import build_result, build_task, describe_in_words, describe_run, wait_id_of
 from hermes_worker.api.routes.runs import build_submission
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.limits import LimitReached
 from hermes_worker.core.principals import KeyScope, Principal
@@ -57,9 +58,7 @@ _REFUSALS = (
 """Exceptions that a caller can do something about; the result of the call says what."""
 
 
-class _RunArguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _RunArguments(RequestBody):
     run_id: str = Field(min_length=1, max_length=80)
 
 
@@ -105,10 +104,11 @@ class RpcCaller:
                 case _:
                     return await self._stop(validate_body(arguments, _RunArguments))
         except _REFUSALS as refused:
-            return result(_reason(refused, arguments), is_error=True)
+            return build_result(_explain_refusal(refused, arguments), is_error=True)
 
-    async def task_method(self, asked: RpcRequest) -> dict[str, Any]:
-        """Run ``tasks/get``, ``tasks/update`` or ``tasks/cancel`` and build its result. Raises as ``call``."""
+    async def call_task_method(self, asked: RpcRequest) -> dict[str, Any]:
+        """Run ``tasks/get``, ``tasks/update`` or ``tasks/cancel`` and build its result. Raises ``RpcRefusal``,
+        ``UnavailableError``."""
         if not asked.takes_tasks:
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             raise asked.refusal(MISSING_CAPABILITY, "This needs the extension Tasks.", needed)
@@ -120,14 +120,14 @@ class RpcCaller:
             match asked.method:
                 case "tasks/get":
                     view, waits = await self._load_run(run_id)
-                    return task(view, waits, takes_questions=asked.takes_questions) | {"resultType": "complete"}
+                    return build_task(view, waits, takes_questions=asked.takes_questions) | {"resultType": "complete"}
                 case "tasks/update":
                     await self._take_responses(asked, run_id)
                 case _:
                     require_scope(self.principal, KeyScope.RUNS_WRITE)
                     await stop(self.context, run_id, by=self.principal.display_name)
         except _REFUSALS as refused:
-            raise asked.refusal(INVALID_PARAMS, _reason(refused, {"run_id": task_id})) from None
+            raise asked.refusal(INVALID_PARAMS, _explain_refusal(refused, {"run_id": task_id})) from None
         return {"resultType": "complete"}
 
     # --- the tools ---------------------------------------------------------------------------------------------------
@@ -147,19 +147,19 @@ class RpcCaller:
         if asked.takes_tasks:
             view, waits = await self._load_run(created.run_id)
             # A task that is over when it is made is found so by the first look at it.
-            seed = task(view, waits, takes_questions=False)
+            seed = build_task(view, waits, takes_questions=False)
             seed.pop("result", None)
             return seed | {"resultType": "task", "status": "working"}
         document = {"run_id": created.run_id, "session_id": created.session_id, "status": "queued"}
         said = f"The run {created.run_id} was accepted. Ask get_run with this run_id for its answer."
-        return result(said, document)
+        return build_result(said, document)
 
     async def _get_run(self, look: _LookArguments) -> dict[str, Any]:
         run_id = await self._require_own(look.run_id)
         if look.wait_s:
             await self.context.waiting.wait_until_ended(self.context, [run_id], is_any=True, timeout_s=look.wait_s)
         view, waits = await self._load_run(run_id)
-        return result(describe_in_words(view, waits), describe_run(view, waits))
+        return build_result(describe_in_words(view, waits), describe_run(view, waits))
 
     async def _answer(self, given: _AnswerArguments) -> dict[str, Any]:
         run_id = await self._require_own(given.run_id)
@@ -171,7 +171,7 @@ class RpcCaller:
             await self._reply(run_id, str(given.text), given.wait_id)
         else:
             await self._approve(run_id, given.choice, given.reason, given.wait_id)
-        return result("The answer was taken.", {"run_id": run_id})
+        return build_result("The answer was taken.", {"run_id": run_id})
 
     async def _steer(self, words: _SteerArguments) -> dict[str, Any]:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
@@ -181,14 +181,14 @@ class RpcCaller:
         control = Control(self.context.client.database)
         await self.context.call_store(control.steer, run_id, words.text, by=self.principal.display_name)
         self._tell(run_id, ())
-        return result("The agent reads it with its next tool result.", {"run_id": run_id})
+        return build_result("The agent reads it with its next tool result.", {"run_id": run_id})
 
     async def _stop(self, which: _RunArguments) -> dict[str, Any]:
         require_scope(self.principal, KeyScope.RUNS_WRITE)
         run_id = await self._require_own(which.run_id)
         stopped = await stop(self.context, run_id, by=self.principal.display_name)
         document = {"run_id": run_id, "status": stopped.status.value}
-        return result(f"The run is {stopped.status.value.replace('_', ' ')}.", document)
+        return build_result(f"The run is {stopped.status.value.replace('_', ' ')}.", document)
 
     # --- what they share ---------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class RpcCaller:
         self.context.spawn(self.context.tell_broker(tell))
 
 
-def _reason(refused: Exception, arguments: Mapping[str, Any]) -> str:
+def _explain_refusal(refused: Exception, arguments: Mapping[str, Any]) -> str:
     match refused:
         case RunNotFound():
             return f"Run not found: {str(arguments.get('run_id'))[:80]}"

@@ -19,7 +19,7 @@ _TTL_MS = 300_000
 _RUN_ID = {"type": "string", "description": "As run_agent gave it.", "maxLength": 80}
 
 
-def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+def _build_schema(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
@@ -28,7 +28,7 @@ _TOOLS: Sequence[Mapping[str, Any]] = (
         "name": "run_agent",
         "title": "Run an agent",
         "description": "Give an agent a task. The run goes on after this answers; get_run says how far it is.",
-        "inputSchema": _schema(
+        "inputSchema": _build_schema(
             ["input"],
             input={"type": "string", "description": "What the agent shall do.", "minLength": 1},
             instructions={"type": "string", "description": "How it shall behave; for a new session."},
@@ -44,7 +44,7 @@ _TOOLS: Sequence[Mapping[str, Any]] = (
         "name": "get_run",
         "title": "Look at a run",
         "description": "The status of a run, its answer once it has ended, and what it asks while it waits.",
-        "inputSchema": _schema(
+        "inputSchema": _build_schema(
             ["run_id"],
             run_id=_RUN_ID,
             wait_s={
@@ -60,7 +60,7 @@ _TOOLS: Sequence[Mapping[str, Any]] = (
         "name": "answer",
         "title": "Answer a run",
         "description": "Answer what a run asks: a question with 'text', a request for approval with 'choice'.",
-        "inputSchema": _schema(
+        "inputSchema": _build_schema(
             ["run_id", "wait_id"],
             run_id=_RUN_ID,
             text={"type": "string", "description": "The answer, or the number of a choice."},
@@ -78,14 +78,14 @@ _TOOLS: Sequence[Mapping[str, Any]] = (
         "name": "steer",
         "title": "Steer a run",
         "description": "Say something to a run at work; the agent reads it with its next tool result.",
-        "inputSchema": _schema(["run_id", "text"], run_id=_RUN_ID, text={"type": "string", "minLength": 1}),
+        "inputSchema": _build_schema(["run_id", "text"], run_id=_RUN_ID, text={"type": "string", "minLength": 1}),
         "annotations": {"readOnlyHint": False, "destructiveHint": False, "openWorldHint": False},
     },
     {
         "name": "stop",
         "title": "Stop a run",
         "description": "Stop a run and all that it caused.",
-        "inputSchema": _schema(["run_id"], run_id=_RUN_ID),
+        "inputSchema": _build_schema(["run_id"], run_id=_RUN_ID),
         "annotations": {
             "readOnlyHint": False,
             "destructiveHint": True,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from starlette.datastructures import Headers
 
-from hermes_worker.api.bodies import json_value
+from hermes_worker.api.bodies import parse_json
 
 STATELESS: Final = "2026-07-28"
 OLDER: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -104,7 +104,7 @@ class RpcRequest:
 
 def parse_request(headers: Headers, body: bytes) -> RpcRequest:
     """Parse a request. Raises ``RpcRefusal``."""
-    document = _document(body)
+    document = _parse_document(body)
     request_id = document.get("id")
     if "id" in document and (isinstance(request_id, bool) or not isinstance(request_id, str | int)):
         raise RpcRefusal(INVALID_REQUEST, "The id of a request must be a text or a whole number.")
@@ -114,22 +114,22 @@ def parse_request(headers: Headers, body: bytes) -> RpcRequest:
     if not isinstance(params, dict):
         raise RpcRefusal(INVALID_PARAMS, "'params' must be an object.")
     version = headers.get("mcp-protocol-version")
-    if version in OLDER or (version is None and _version_in(params) is None):
+    if version in OLDER or (version is None and _read_version(params) is None):
         return RpcRequest(request_id=request_id, method=method, params=params, is_stateless=False)
     found = RpcRequest(
         request_id=request_id,
         method=method,
         params=params,
         is_stateless=True,
-        capabilities=_capabilities_in(params) or {},
+        capabilities=_read_capabilities(params) or {},
     )
     _check_stateless(found, headers)
     return found
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def _parse_document(body: bytes) -> dict[str, Any]:
     try:
-        document = json_value(body)
+        document = parse_json(body)
     except ValueError as error:
         raise RpcRefusal(PARSE_ERROR, f"The body is not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -137,12 +137,12 @@ def _document(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _version_in(params: Mapping[str, Any]) -> Any:
+def _read_version(params: Mapping[str, Any]) -> Any:
     meta = params.get("_meta")
     return meta.get(f"{_META}protocolVersion") if isinstance(meta, dict) else None
 
 
-def _capabilities_in(params: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _read_capabilities(params: Mapping[str, Any]) -> Mapping[str, Any] | None:
     meta = params.get("_meta")
     found = meta.get(f"{_META}clientCapabilities") if isinstance(meta, dict) else None
     return found if isinstance(found, Mapping) else None
@@ -158,8 +158,8 @@ def _check_stateless(asked: RpcRequest, headers: Headers) -> None:
     if asked.request_id is None:
         _check_version(asked, said)
         return
-    version = _version_in(asked.params)
-    if not isinstance(version, str) or _capabilities_in(asked.params) is None:
+    version = _read_version(asked.params)
+    if not isinstance(version, str) or _read_capabilities(asked.params) is None:
         # An unknown version is what such a client has to hear of first.
         if isinstance(said, str) and said != STATELESS:
             _check_version(asked, said)
@@ -191,6 +191,6 @@ def _decode_header(value: str | None) -> str | None:
         return None
 
 
-def version_for(wanted: object) -> str:
+def choose_version(wanted: object) -> str:
     """Choose the revision that ``initialize`` is answered with."""
     return wanted if isinstance(wanted, str) and wanted in OLDER else OLDER[-1]

@@ -58,14 +58,18 @@ class ResourceReader:
         page = await self._call(Listing(self.context.client.database).list_page, wanted, limit=_LISTED)
         sessions = await self._call(self._sessions.list_page, SessionPage(limit=_LISTED))
         runs = [
-            _resource(f"{_RUNS}{view.run_id}", view.run_id, f"A run that is {view.status.value.replace('_', ' ')}.")
+            _build_resource(
+                f"{_RUNS}{view.run_id}", view.run_id, f"A run that is {view.status.value.replace('_', ' ')}."
+            )
             for view in page.views
         ]
         return {
             **_UNCACHED,
             "resources": runs
             + [
-                _resource(f"{_SESSIONS}{view.label.id}", view.title or view.preview or view.label.id, "A session.")
+                _build_resource(
+                    f"{_SESSIONS}{view.label.id}", view.title or view.preview or view.label.id, "A session."
+                )
                 for view in sessions
             ],
         }
@@ -124,14 +128,14 @@ class ResourceReader:
             {"uri": f"{_ARTIFACTS}{each.artifact_id}", "path": each.path, "size": each.size, "sha256": each.sha256}
             for each in left.files
         ]
-        return _json(describe_run(view, waits) | ({"artifacts": files} if files else {}))
+        return _build_json_content(describe_run(view, waits) | ({"artifacts": files} if files else {}))
 
     async def _read_session(self, name: str) -> dict[str, Any]:
         view = await self._call(self._sessions.get, name)
         rows = await self._call(self._sessions.list_messages, name, limit=_MESSAGES_MAX + 1)
         said = [{"role": row.role.value, **_pick_shown_fields(json.loads(row.body))} for row in rows[:_MESSAGES_MAX]]
         document = {"session_id": view.label.id, "title": view.title, "messages": said}
-        return _json(document | ({"has_more": True} if len(rows) > _MESSAGES_MAX else {}))
+        return _build_json_content(document | ({"has_more": True} if len(rows) > _MESSAGES_MAX else {}))
 
     async def _read_artifact(self, name: str) -> dict[str, Any]:
         reading = Artifacts(self.context.client.database)
@@ -152,7 +156,7 @@ class ResourceReader:
         return await self.context.call_store(lambda: function(*arguments, **named))
 
 
-def _resource(uri: str, name: str, description: str) -> dict[str, Any]:
+def _build_resource(uri: str, name: str, description: str) -> dict[str, Any]:
     shown = " ".join(redact(name).split())[:_NAME_CHARS_MAX]
     return {"uri": uri, "name": shown, "description": description, "mimeType": _JSON}
 
@@ -161,5 +165,5 @@ def _pick_shown_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("content", "tool_calls", "tool_call_id") if row.get(name)}
 
 
-def _json(document: Mapping[str, Any]) -> dict[str, Any]:
+def _build_json_content(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"mimeType": _JSON, "text": json.dumps(document, ensure_ascii=False)}

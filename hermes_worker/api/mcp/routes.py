@@ -15,7 +15,7 @@ from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.mcp.calling import RpcCaller
 from hermes_worker.api.mcp.definitions import build_discovery, build_initialization, build_tool_list
-from hermes_worker.api.mcp.envelope import UNKNOWN_METHOD, RpcRefusal, RpcRequest, parse_request, version_for
+from hermes_worker.api.mcp.envelope import UNKNOWN_METHOD, RpcRefusal, RpcRequest, choose_version, parse_request
 from hermes_worker.api.mcp.resources import ResourceReader, build_template_list
 from hermes_worker.core.principals import Principal
 
@@ -44,22 +44,22 @@ async def speak_mcp(context: Context, caller: Caller, request: Request) -> Respo
     as resources, skills as prompts (docs/mcp.md)."""
     _require_known_host(context, request.headers)
     try:
-        asked = parse_request(request.headers, await _body(request))
+        asked = parse_request(request.headers, await _read_body(request))
         if asked.request_id is None:
             return Response(status_code=202)
-        return JSONResponse(asked.build_response(await _result(context, caller, asked)))
+        return JSONResponse(asked.build_response(await _answer_request(context, caller, asked)))
     except RpcRefusal as refused:
         return JSONResponse(refused.document, status_code=refused.status)
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     try:
         return await request.body()
     except ClientDisconnect:
         raise ApiError(400, "The connection was closed before the body was complete.", code="incomplete_body") from None
 
 
-async def _result(context: ApiContext, caller: Principal, asked: RpcRequest) -> dict[str, Any]:
+async def _answer_request(context: ApiContext, caller: Principal, asked: RpcRequest) -> dict[str, Any]:
     answering = RpcCaller(context=context, principal=caller)
     reading = ResourceReader(context=context, principal=caller)
     match asked.method, asked.is_stateless:
@@ -80,11 +80,11 @@ async def _result(context: ApiContext, caller: Principal, asked: RpcRequest) -> 
         case "server/discover", True:
             return build_discovery()
         case "initialize", False:
-            return build_initialization(version_for(asked.params.get("protocolVersion")))
+            return build_initialization(choose_version(asked.params.get("protocolVersion")))
         case "ping", False:
             return {}
         case (("tasks/get" | "tasks/update" | "tasks/cancel"), True):
-            return await answering.task_method(asked)
+            return await answering.call_task_method(asked)
         case _:
             raise asked.refusal(UNKNOWN_METHOD, f"Unknown method: {asked.method[:80]!r}.")
 

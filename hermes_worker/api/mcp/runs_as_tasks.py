@@ -34,45 +34,48 @@ def describe_run(view: RunView, waits: Sequence[WaitView]) -> dict[str, Any]:
         "cost_usd": None if view.cost_usd is None else float(view.cost_usd),
         "cost_status": None if view.cost_status is None else str(view.cost_status),
     }
-    asked = [_question(wait) for wait in waits if _is_for_people(wait)]
+    asked = [_describe_question(wait) for wait in waits if _is_for_people(wait)]
     return {name: value for name, value in found.items() if value is not None} | ({"asks": asked} if asked else {})
 
 
 def describe_in_words(view: RunView, waits: Sequence[WaitView]) -> str:
     """Describe a run and its open questions in sentences, for a model."""
     if view.status.is_terminal:
-        return _end_of(view)
+        return _describe_end(view)
     lines = [f"The run {view.run_id} is {view.status.value.replace('_', ' ')} (model call {view.iteration})."]
     for wait in waits:
         if _is_for_people(wait):
             by = "choice" if wait.kind is WaitKind.APPROVAL else "text"
             code = format_question_code(wait.wait_id)
-            lines.append(f"It asks (wait_id {wait.wait_id}, code {code}, answer with {by!r}): {_words_of(wait)}")
+            lines.append(f"It asks (wait_id {wait.wait_id}, code {code}, answer with {by!r}): {_describe_wait(wait)}")
     return "\n".join(lines)
 
 
-def task(view: RunView, waits: Sequence[WaitView], *, takes_questions: bool) -> dict[str, Any]:
+def build_task(view: RunView, waits: Sequence[WaitView], *, takes_questions: bool) -> dict[str, Any]:
     """Build the run as a ``DetailedTask``. A client that cannot ask its person sees a run at work, and why it waits."""
     found: dict[str, Any] = {
         "taskId": view.run_id,
         "status": "working",
-        "createdAt": _instant(view.created_at),
-        "lastUpdatedAt": _instant(view.updated_at),
+        "createdAt": _format_instant(view.created_at),
+        "lastUpdatedAt": _format_instant(view.updated_at),
         "ttlMs": None,
         "pollIntervalMs": POLL_MS,
     }
     if view.status is RunStatus.CANCELLED:
-        return found | {"status": "cancelled", "statusMessage": _end_of(view)[:500]}
+        return found | {"status": "cancelled", "statusMessage": _describe_end(view)[:500]}
     if view.status.is_terminal:
-        return found | {"status": "completed", "result": result(_end_of(view), describe_run(view, ()), view.is_failed)}
+        return found | {
+            "status": "completed",
+            "result": build_result(_describe_end(view), describe_run(view, ()), view.is_failed),
+        }
     asked = [wait for wait in waits if _is_for_people(wait)]
     if asked and takes_questions:
-        requests = {f"{_KEY_BEGINS}{wait.wait_id}": _elicitation(wait) for wait in asked}
+        requests = {f"{_KEY_BEGINS}{wait.wait_id}": _build_elicitation(wait) for wait in asked}
         return found | {"status": "input_required", "inputRequests": requests}
     return found | {"statusMessage": describe_in_words(view, waits)[:2_000]}
 
 
-def result(text: str, document: Mapping[str, Any] | None = None, is_error: bool = False) -> dict[str, Any]:
+def build_result(text: str, document: Mapping[str, Any] | None = None, is_error: bool = False) -> dict[str, Any]:
     """Build a ``CallToolResult``."""
     found: dict[str, Any] = {
         "resultType": "complete",
@@ -93,25 +96,25 @@ def _is_for_people(wait: WaitView) -> bool:
     return wait.kind in (WaitKind.APPROVAL, WaitKind.INPUT) and not wait.request.get(IS_CLIENTS)
 
 
-def _question(wait: WaitView) -> dict[str, Any]:
+def _describe_question(wait: WaitView) -> dict[str, Any]:
     return {
         "id": wait.wait_id,
         "code": format_question_code(wait.wait_id),
         "kind": wait.kind.value,
         "tool": wait.tool,
-        "question": _words_of(wait),
+        "question": _describe_wait(wait),
         "choices": list(wait.choices) or list(CHOICE_WORDS if wait.kind is WaitKind.APPROVAL else ()),
     }
 
 
-def _words_of(wait: WaitView) -> str:
+def _describe_wait(wait: WaitView) -> str:
     if wait.kind is WaitKind.INPUT:
         return show_invisible(str(wait.request.get("question") or ""))
     why = wait.request.get("description") or "it needs an approval"
     return show_invisible(redact(f"May {wait.tool} do this ({why}): {wait.request.get('command') or ''}"))
 
 
-def _elicitation(wait: WaitView) -> dict[str, Any]:
+def _build_elicitation(wait: WaitView) -> dict[str, Any]:
     if wait.kind is WaitKind.APPROVAL:
         properties = {"choice": {"type": "string", "enum": list(wait.choices) or ["once", "deny"]}}
         schema = {"type": "object", "properties": properties, "required": ["choice"]}
@@ -120,16 +123,16 @@ def _elicitation(wait: WaitView) -> dict[str, Any]:
         schema = {"type": "object", "properties": {"text": answer}, "required": ["text"]}
     return {
         "method": "elicitation/create",
-        "params": {"mode": "form", "message": _words_of(wait), "requestedSchema": schema},
+        "params": {"mode": "form", "message": _describe_wait(wait), "requestedSchema": schema},
     }
 
 
-def _end_of(view: RunView) -> str:
+def _describe_end(view: RunView) -> str:
     if view.status is RunStatus.COMPLETED and view.output:
         return view.output
     why = f": {redact(view.error)}" if view.error else f" ({view.exit_text})" if view.exit_text else ""
     return f"The run {view.run_id} ended as {view.status.value}{why}" + (f"\n{view.output}" if view.output else "")
 
 
-def _instant(epoch_s: float) -> str:
+def _format_instant(epoch_s: float) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -41,13 +41,13 @@ def _list(given: object) -> list[Any]:
 
 def _read_file_id(part: object) -> str | None:
     """Read which file a part names; ``None`` for another part, and for one that brings its data."""
-    if not isinstance(part, dict) or part.get("type") not in _PARTS:
+    if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str) or kind not in _PARTS:
         return None
-    named = _file_of(part).get("file_id")
+    named = _find_file(part).get("file_id")
     return named if isinstance(named, str) else None
 
 
-def _file_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_file(part: Mapping[str, Any]) -> Mapping[str, Any]:
     """Find the object that describes the file: chat completions put it below the type, the Responses API beside it."""
     inner = part.get("file")
     return inner if part.get("type") == "file" and isinstance(inner, dict) else part
@@ -88,5 +88,5 @@ def _put_data(part: Mapping[str, Any], view: ArtifactView, content: bytes) -> di
     data = f"data:{view.media_type};base64,{base64.b64encode(content).decode()}"
     if part.get("type") == "input_image":
         return {"type": "input_image", "image_url": data, "detail": part.get("detail")}
-    name = _file_of(part).get("filename") or view.path
+    name = _find_file(part).get("filename") or view.path
     return {"type": "input_file", "file_data": data, "filename": name}

@@ -21,17 +21,17 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.messages import Conversation
 from hermes_worker.api.openai import chat_schema
 from hermes_worker.api.openai.brought_files import bring_files
-from hermes_worker.api.openai.chat_messages import conversation_of, results_in, rows_of
+from hermes_worker.api.openai.chat_messages import parse_conversation, parse_rows, read_results
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
-    chat_calls,
+    build_chat_calls,
     read_tools,
     take_results,
     tell_taken,
     tools_differ,
 )
 from hermes_worker.api.openai.models import choose_model
-from hermes_worker.api.openai.outcome import RunOutcome, build_handover_outcome, build_outcome, chat_usage
+from hermes_worker.api.openai.outcome import RunOutcome, build_chat_usage, build_handover_outcome, build_outcome
 from hermes_worker.api.openai.session_matching import accept_conversation
 from hermes_worker.api.openai.structured import read_chat_schema
 from hermes_worker.api.openai.waiting import (
@@ -46,7 +46,7 @@ from hermes_worker.api.openai.waiting import (
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.stopping import stop_abandoned
 from hermes_worker.core.client_tools import HandedReply, HandoverWatch
-from hermes_worker.core.messages import NO_USAGE, Usage, canonical_json
+from hermes_worker.core.messages import NO_USAGE, Usage, dump_canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run_events import RunEventName, StoredEvent
 from hermes_worker.core.run_views import RunView
@@ -87,11 +87,11 @@ class _ParsedChat:
     """The digest of the request, which an idempotency key stands for."""
 
 
-async def _parsed_chat(request: Request) -> _ParsedChat:
+async def _parse_chat(request: Request) -> _ParsedChat:
     document = await read_object(request)
     body = validate_body(document, chat_schema.ChatRequest)
     kept = {name: value for name, value in document.items() if name != "stream"}
-    return _ParsedChat(body, canonical_json({"chat.completions": kept}))
+    return _ParsedChat(body, dump_canonical_json({"chat.completions": kept}))
 
 
 IdempotencyKey = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(?=.*[!-~])[\x20-\x7e]{1,256}$"})]
@@ -132,7 +132,7 @@ async def create_chat_completion(
     context: Context,
     caller: Caller,
     request: Request,
-    parsed: Annotated[_ParsedChat, Depends(_parsed_chat)],
+    parsed: Annotated[_ParsedChat, Depends(_parse_chat)],
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
     x_hermes_session_id: Annotated[_Session | None, Header()] = None,
     x_hermes_session_key: Annotated[_Session | None, Header()] = None,
@@ -144,26 +144,26 @@ async def create_chat_completion(
     for name, given in (("X-Hermes-Session-Id", x_hermes_session_id), ("X-Hermes-Session-Key", x_hermes_session_key)):
         chat_schema.require_session_name(name, given)
     require_reader_room(context)
-    rows = rows_of(await bring_files(context, caller, body.messages, "messages"))
+    rows = parse_rows(await bring_files(context, caller, body.messages, "messages"))
     leaver = _name_leaver(caller, idempotency_key)
-    if brought := results_in(rows):
+    if brought := read_results(rows):
         asked = await _continue_run(context, caller, body, brought, leaver)
     else:
-        said = conversation_of(rows)
-        submission = _submission(context, caller, body, said, x_hermes_session_key)
+        said = parse_conversation(rows)
+        submission = _build_submission(context, caller, body, said, x_hermes_session_key)
         submission = replace(
             submission, session_id=x_hermes_session_id, idempotency_key=idempotency_key, request=parsed.digest
         )
         if body.choices > 1:
-            return await _whole(context, request, *await _begin_choices(context, body, submission, leaver))
+            return await _answer_whole(context, request, *await _begin_choices(context, body, submission, leaver))
         created = await context.call_store(_accept, context, submission, said)
         if not created.was_replayed:
             context.spawn(context.tell_broker(announce, context.client, created))
-        asked = _AskedChat(body, created.run_id, _headers(created, x_hermes_session_key), leaver)
-    return await (_stream(context, asked) if body.is_streamed else _whole(context, request, asked))
+        asked = _AskedChat(body, created.run_id, _build_headers(created, x_hermes_session_key), leaver)
+    return await (_stream(context, asked) if body.is_streamed else _answer_whole(context, request, asked))
 
 
-def _submission(
+def _build_submission(
     context: ApiContext, caller: Principal, body: chat_schema.ChatRequest, said: Conversation, session_key: str | None
 ) -> Submission:
     brought = read_tools(body.tools, body.tool_choice, nested=True)
@@ -173,7 +173,7 @@ def _submission(
         instructions="\n".join(text for text in said.instructions if text.strip()) or None,
         model=choose_model(context, body.model),
         principal=caller,
-        metadata=_metadata(body, session_key),
+        metadata=_build_metadata(body, session_key),
         output_schema=read_chat_schema(body.response_format),
         client_tools=brought.tools,
         forced_tools=brought.forced,
@@ -198,7 +198,7 @@ async def _begin_choices(
     chat_schema.require_choosable(body, submission)
     begun: list[_AskedChat] = []
     for number in range(body.choices):
-        one = replace(submission, toolsets=(NO_TOOLS,), idempotency_key=_choice_key(submission, number))
+        one = replace(submission, toolsets=(NO_TOOLS,), idempotency_key=_derive_choice_key(submission, number))
         try:
             created = await context.call_store(accept, context.client, one)
         except Exception:
@@ -211,7 +211,7 @@ async def _begin_choices(
     return begun
 
 
-def _choice_key(submission: Submission, number: int) -> str | None:
+def _derive_choice_key(submission: Submission, number: int) -> str | None:
     """Derive the idempotency key of a choice from that of the request, which is the first one's."""
     key = submission.idempotency_key
     return f"choice-{number}-{hashlib.sha256(key.encode()).hexdigest()}" if key and number else key
@@ -239,11 +239,11 @@ async def _continue_run(
     return _AskedChat(body, taken.run_id, headers, leaver, taken.start)
 
 
-def _metadata(body: chat_schema.ChatRequest, session_key: str | None) -> dict[str, str]:
+def _build_metadata(body: chat_schema.ChatRequest, session_key: str | None) -> dict[str, str]:
     return {**(body.metadata or {}), **({"session_key": session_key} if session_key else {})}
 
 
-def _headers(created: Created, session_key: str | None) -> dict[str, str]:
+def _build_headers(created: Created, session_key: str | None) -> dict[str, str]:
     headers = {"X-Hermes-Session-Id": created.session_id, "X-Hermes-Run-Id": created.run_id}
     if created.was_replayed:
         headers["Idempotent-Replayed"] = "true"
@@ -268,7 +268,7 @@ class _ToldChoice:
     calls: Sequence[Mapping[str, Any]]
 
 
-async def _whole(context: ApiContext, request: Request, *asked: _AskedChat) -> Response:
+async def _answer_whole(context: ApiContext, request: Request, *asked: _AskedChat) -> Response:
     """Wait for the runs, and answer with a choice for each."""
     try:
         told = [await _wait(context, request, one) for one in asked]
@@ -280,50 +280,52 @@ async def _whole(context: ApiContext, request: Request, *asked: _AskedChat) -> R
     worst = next((one.outcome for one in told if not one.outcome.is_whole), told[0].outcome)
     headers = {**asked[0].headers, **worst.headers}
     if not any(one.outcome.is_answer for one in told):
-        return JSONResponse(incomplete(worst), status_code=502, headers={**headers, "X-Should-Retry": "false"})
-    return JSONResponse(_completion(asked[0], told, worst), headers=headers)
+        return JSONResponse(describe_incomplete(worst), status_code=502, headers={**headers, "X-Should-Retry": "false"})
+    return JSONResponse(_build_completion(asked[0], told, worst), headers=headers)
 
 
 async def _wait(context: ApiContext, request: Request, asked: _AskedChat) -> _ToldChoice:
     teller = AnswerTeller(asked.start.event_seq if asked.start else 0)
     view = await wait_for_end(context, request, asked.run_id, teller)
-    return _ToldChoice(view=view, outcome=_outcome(view, teller.handover), calls=_calls(asked, teller.handover))
+    return _ToldChoice(
+        view=view, outcome=_find_outcome(view, teller.handover), calls=_list_calls(asked, teller.handover)
+    )
 
 
-def _outcome(view: RunView, handover: HandoverWatch) -> RunOutcome:
+def _find_outcome(view: RunView, handover: HandoverWatch) -> RunOutcome:
     return build_handover_outcome(handover.text) if handover.is_handed_over else build_outcome(view)
 
 
-def _usage(usage: Usage, outcome: RunOutcome) -> Mapping[str, Any] | None:
+def _report_usage(usage: Usage, outcome: RunOutcome) -> Mapping[str, Any] | None:
     """The usage of the whole run, given once at its end: a client that adds up the parts gets the right sum."""
-    return None if outcome.finish_reason == "tool_calls" else chat_usage(usage)
+    return None if outcome.finish_reason == "tool_calls" else build_chat_usage(usage)
 
 
-def _calls(asked: _AskedChat, handover: HandoverWatch) -> list[dict[str, Any]]:
+def _list_calls(asked: _AskedChat, handover: HandoverWatch) -> list[dict[str, Any]]:
     """The calls that the client is to do."""
-    return chat_calls(asked.run_id, handover.iteration, handover.handed_calls) if handover.is_handed_over else []
+    return build_chat_calls(asked.run_id, handover.iteration, handover.handed_calls) if handover.is_handed_over else []
 
 
-def incomplete(outcome: RunOutcome) -> dict[str, Any]:
+def describe_incomplete(outcome: RunOutcome) -> dict[str, Any]:
     """Describe the error of a run that ended without an answer."""
     error = ApiError(502, outcome.error or "The run ended without an answer.", code="agent_incomplete")
     told = {name: outcome.hermes[name] for name in ("completed", "partial", "failed")}
     return {"error": {**error.document["error"], "hermes": told}}
 
 
-def _completion(asked: _AskedChat, told: Sequence[_ToldChoice], worst: RunOutcome) -> dict[str, Any]:
+def _build_completion(asked: _AskedChat, told: Sequence[_ToldChoice], worst: RunOutcome) -> dict[str, Any]:
     document = {
         "id": asked.chat_id,
         "object": "chat.completion",
         "created": int(told[0].view.created_at),
         "model": asked.model,
-        "choices": [_choice(index, one) for index, one in enumerate(told)],
-        "usage": _usage(sum((one.view.usage for one in told), NO_USAGE), told[0].outcome),
+        "choices": [_build_choice(index, one) for index, one in enumerate(told)],
+        "usage": _report_usage(sum((one.view.usage for one in told), NO_USAGE), told[0].outcome),
     }
     return document if worst.is_whole else {**document, "hermes": worst.hermes}
 
 
-def _choice(index: int, told: _ToldChoice) -> dict[str, Any]:
+def _build_choice(index: int, told: _ToldChoice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": told.outcome.text, "refusal": None}
     if told.calls:
         message |= {"content": told.outcome.text or None, "tool_calls": told.calls}
@@ -358,16 +360,16 @@ class ChatTeller(sse.MergedView):
     def is_over(self) -> bool:
         return self.handover.is_handed_over or self.merge.is_over
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[str | ToolNote]:
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[str | ToolNote]:
         told: list[str | ToolNote] = []
         for row in rows:
             if not self.is_over:
-                told += self._translate(self.merge.rows([row], usage))
+                told += self._translate(self.merge.translate_rows([row], usage))
                 self.handover.add_event(row)
         return told
 
-    def live(self, entry: LiveEntry, at: float) -> Sequence[str | ToolNote]:
-        return () if self.is_over else [*self._translate(self.merge.live(entry, at))]
+    def translate_live(self, entry: LiveEntry, at: float) -> Sequence[str | ToolNote]:
+        return () if self.is_over else [*self._translate(self.merge.translate_live(entry, at))]
 
     def _translate(self, events: Iterable[WireEvent]) -> Iterator[str | ToolNote]:
         for event in events:
@@ -375,23 +377,23 @@ class ChatTeller(sse.MergedView):
                 case name if name == MESSAGE_DELTA and not self._tells_texts:
                     continue
                 case name if name == MESSAGE_DELTA:
-                    yield self._text(event.fields["delta"])
+                    yield self._separate_text(event.fields["delta"])
                 case RunEventName.MESSAGE_COMPLETED | RunEventName.REPLY_DISCARDED:
                     self._is_new_reply = True
                 case RunEventName.TOOL_STARTED | RunEventName.TOOL_COMPLETED if self._is_shown(event.fields["tool"]):
-                    yield ToolNote(_progress_fields(event))
+                    yield ToolNote(_build_progress_fields(event))
 
     def _is_shown(self, tool: str) -> bool:
         return tool[:1] != "_" and tool not in self._of_client
 
-    def _text(self, delta: str) -> str:
+    def _separate_text(self, delta: str) -> str:
         """Keep replies apart: one sentence must not run into the next."""
         between = _BETWEEN_REPLIES if self._is_new_reply and self.has_said else ""
         self._is_new_reply, self.has_said = False, True
         return between + delta
 
 
-def _progress_fields(event: WireEvent) -> dict[str, Any]:
+def _build_progress_fields(event: WireEvent) -> dict[str, Any]:
     tool = event.fields["tool"]
     named = {"tool": tool, "toolCallId": event.fields.get("tool_call_id")}
     if event.name == RunEventName.TOOL_COMPLETED:
@@ -410,18 +412,18 @@ async def _stream(context: ApiContext, asked: _AskedChat) -> Response:
     return AnswerStream(
         context,
         run_id,
-        partial(_frames, context, asked, teller, int(view.created_at)),
+        partial(_stream_frames, context, asked, teller, int(view.created_at)),
         headers=asked.headers,
         stops_for=asked.stops_for,
         is_over=lambda: teller.is_over,
     )
 
 
-async def _frames(
+async def _stream_frames(
     context: ApiContext, asked: _AskedChat, teller: ChatTeller, created: int, feed: Feed
 ) -> AsyncIterator[bytes]:
     chunks = _ChatChunks(asked, created)
-    yield chunks.delta({"role": "assistant", "content": ""})
+    yield chunks.frame_delta({"role": "assistant", "content": ""})
     async with announce_reader(context, asked.run_id, teller):
         async for told in follow(context, asked.run_id, teller, feed):
             yield b"".join(chunks.write(one) for one in told) if told else sse.KEEPALIVE
@@ -429,11 +431,11 @@ async def _frames(
         yield chunks.frame(server_stops().document)
         return
     view = await load_ended_run(context, asked.run_id)
-    outcome = _outcome(view, teller.handover)
+    outcome = _find_outcome(view, teller.handover)
     if outcome.text and not teller.has_said:
-        yield chunks.delta({"content": outcome.text})
-    if calls := _calls(asked, teller.handover):
-        yield chunks.delta({"tool_calls": [{"index": number, **call} for number, call in enumerate(calls)]})
+        yield chunks.frame_delta({"content": outcome.text})
+    if calls := _list_calls(asked, teller.handover):
+        yield chunks.frame_delta({"tool_calls": [{"index": number, **call} for number, call in enumerate(calls)]})
     for frame in chunks.end(view, outcome):
         yield frame
     yield DONE
@@ -453,16 +455,16 @@ class _ChatChunks:
 
     def write(self, one: str | ToolNote) -> bytes:
         if isinstance(one, str):
-            return self.delta({"content": one})
+            return self.frame_delta({"content": one})
         # A client that ignores the names of events takes it for a chunk in which nothing is said.
-        return self.frame({**self._chunk({}), **one.fields}, event="hermes.tool.progress")
+        return self.frame({**self._build_chunk({}), **one.fields}, event="hermes.tool.progress")
 
-    def delta(self, delta: Mapping[str, Any]) -> bytes:
-        return self.frame(self._chunk(delta))
+    def frame_delta(self, delta: Mapping[str, Any]) -> bytes:
+        return self.frame(self._build_chunk(delta))
 
     def end(self, view: RunView, outcome: RunOutcome) -> Iterator[bytes]:
-        last = self._chunk({}, finish_reason=outcome.finish_reason)
-        usage = _usage(view.usage, outcome)
+        last = self._build_chunk({}, finish_reason=outcome.finish_reason)
+        usage = _report_usage(view.usage, outcome)
         if not self._counts_apart:
             last["usage"] = usage
         if not outcome.is_whole:
@@ -471,9 +473,9 @@ class _ChatChunks:
         if self._counts_apart and usage is not None:
             yield self.frame({**self._common, "choices": [], "usage": usage})
         if outcome.finish_reason == "error":
-            yield self.frame(incomplete(outcome))
+            yield self.frame(describe_incomplete(outcome))
 
-    def _chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    def _build_chunk(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
         choice = {"index": 0, "delta": dict(delta), "finish_reason": finish_reason, "logprobs": None}
         return {**self._common, "choices": [choice], **({"usage": None} if self._counts_apart else {})}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.messages import ITEMS_MAX
@@ -39,7 +39,7 @@ def _list_schema(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "array", "maxItems": ITEMS_MAX, "items": parts[0] if len(parts) == 1 else {"anyOf": parts}}
 
 
-def _message(roles: list[str], content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+def _declare_message(roles: list[str], content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
@@ -78,20 +78,18 @@ _MESSAGES = {
     "join the system prompt.",
     "items": {
         "anyOf": [
-            _message(["user"], [TEXT, _list_schema([TEXT_PART, IMAGE_PART])]),
-            _message(["system", "developer"], _TEXTS),
-            _message(["assistant"], [TEXT, _list_schema([TEXT_PART, _REFUSAL])]),
-            _message(["assistant"], [{"type": "null"}], tool_calls={**_CALLS, "minItems": 1}),
-            _message(["tool"], _TEXTS, tool_call_id={"type": "string"}),
+            _declare_message(["user"], [TEXT, _list_schema([TEXT_PART, IMAGE_PART])]),
+            _declare_message(["system", "developer"], _TEXTS),
+            _declare_message(["assistant"], [TEXT, _list_schema([TEXT_PART, _REFUSAL])]),
+            _declare_message(["assistant"], [{"type": "null"}], tool_calls={**_CALLS, "minItems": 1}),
+            _declare_message(["tool"], _TEXTS, tool_call_id={"type": "string"}),
         ]
     },
 }
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(BaseModel, extra="ignore", strict=True):
     """Options of a stream."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     include_usage: bool | None = None
 
@@ -107,11 +105,9 @@ _STREAM_OPTIONS = {
 }
 
 
-class ChatRequest(BaseModel):
+class ChatRequest(BaseModel, extra="ignore", strict=True):
     """A conversation to be answered. Fields that are not named here are passed over: the agent decides how its model is
     asked."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     messages: Annotated[Any, WithJsonSchema(_MESSAGES)]
     model: str | None = Field(

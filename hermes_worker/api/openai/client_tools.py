@@ -61,7 +61,7 @@ def read_tools(given: object, choice: object, *, nested: bool) -> BroughtTools:
         raise invalid("tools", "Invalid 'tools': it must be a list.", "invalid_type")
     if len(given or ()) > CLIENT_TOOLS_MAX:
         raise invalid("tools", f"Invalid 'tools': it has more than {CLIENT_TOOLS_MAX}.")
-    found = tuple(_tool(tool, f"tools[{number}]", nested=nested) for number, tool in enumerate(given or ()))
+    found = tuple(_parse_tool(tool, f"tools[{number}]", nested=nested) for number, tool in enumerate(given or ()))
     if choice == "none":
         return BroughtTools()
     if choice in (None, "auto"):
@@ -95,7 +95,7 @@ def _read_function_name(choice: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _tool(given: object, where: str, *, nested: bool) -> ClientTool:
+def _parse_tool(given: object, where: str, *, nested: bool) -> ClientTool:
     kind = given.get("type") if isinstance(given, dict) else None
     if not isinstance(given, dict) or kind != "function":
         what = f"has the type {kind[:80]!r} and is no function" if isinstance(kind, str) else "is no function"
@@ -125,7 +125,7 @@ def tools_differ(param: str) -> ApiError:
     return invalid(param, message, "session_has_other_tools")
 
 
-def chat_calls(run_id: str, iteration: int, handed: Sequence[HandedCall]) -> list[dict[str, Any]]:
+def build_chat_calls(run_id: str, iteration: int, handed: Sequence[HandedCall]) -> list[dict[str, Any]]:
     """Write calls in the form of chat completions."""
     return [
         {
@@ -167,7 +167,7 @@ def take_results(
 ) -> TakenResults:
     """Continue a run with results of its client's tools; the model then has to call one of ``forced``. Idempotent: the
     same results again name the same part of the run. Raises ``ApiError``."""
-    named = _of_newest_reply(brought)
+    named = _select_newest_reply(brought)
     (run_id, iteration) = next((call.run_id, call.iteration) for call in named)
     try:
         context.tenants.require_run(caller.tenant, run_id)
@@ -177,7 +177,7 @@ def take_results(
         raise tools_differ("tool_choice")
     calls = ClientCalls(context.client.database)
     hints: Sequence[Hint] = ()
-    while due := _still_due(calls, run_id, iteration, named):
+    while due := _select_due(calls, run_id, iteration, named):
         try:
             hints = calls.settle_calls(run_id, due, by=caller.display_name, forced_tools=forced)
         except (NothingAsked, NotWaiting):
@@ -196,7 +196,7 @@ def tell_taken(context: ApiContext, taken: TakenResults) -> None:
     Live(context.client.redis).nudge(taken.run_id)
 
 
-def _of_newest_reply(brought: Sequence[BroughtResult]) -> Mapping[ClientCallId, BroughtResult]:
+def _select_newest_reply(brought: Sequence[BroughtResult]) -> Mapping[ClientCallId, BroughtResult]:
     """Keep the results of the newest reply: clients send earlier ones again with the rest of the conversation."""
     found: dict[ClientCallId, BroughtResult] = {}
     for result in brought:
@@ -213,7 +213,7 @@ def _of_newest_reply(brought: Sequence[BroughtResult]) -> Mapping[ClientCallId, 
     }
 
 
-def _still_due(
+def _select_due(
     calls: ClientCalls, run_id: str, iteration: int, named: Mapping[ClientCallId, BroughtResult]
 ) -> dict[int, str]:
     """Match results with the waits that they answer; empty where all are answered with the same already. Raises

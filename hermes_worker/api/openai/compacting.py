@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import read_object, validate_body
+from hermes_worker.api.bodies import make_body_reader
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.openai import response_schema
@@ -27,7 +27,7 @@ from hermes_worker.api.openai.responses import load_response
 from hermes_worker.api.openai.waiting import ClientLeft, require_reader_room, wait_for_end
 from hermes_worker.api.stopping import stop_abandoned
 from hermes_worker.core.compactions import select_visible
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.metering import estimate_tokens
 from hermes_worker.core.principals import Principal
 from hermes_worker.extension import NO_TOOLS
@@ -41,10 +41,8 @@ router = APIRouter(prefix="/v1/responses", tags=["openai"], responses=schema.dec
 _ITEMS = {"anyOf": [{"type": "string"}, response_schema.INPUT_ITEMS, {"type": "null"}]}
 
 
-class _SaidRequest(BaseModel):
+class _SaidRequest(BaseModel, extra="ignore", strict=True):
     """What was said in a conversation. Fields that are not named here are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     input: Annotated[Any, WithJsonSchema(_ITEMS)] = None
     model: str | None = Field(None, max_length=256)
@@ -52,25 +50,24 @@ class _SaidRequest(BaseModel):
     previous_response_id: str | None = Field(None, max_length=256, description="With what was said up to it.")
 
 
-class CompactRequest(_SaidRequest):
+class CompactRequest(
+    _SaidRequest,
+    json_schema_extra={
+        "anyOf": [
+            {
+                "required": ["input"],
+                "properties": {
+                    "input": {"type": ["string", "array"], "items": {}, "minLength": 1, "minItems": 1},
+                },
+            },
+            {
+                "required": ["previous_response_id"],
+                "properties": {"previous_response_id": {"type": "string", "minLength": 1}},
+            },
+        ]
+    },
+):
     """A conversation to be summarised."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [
-                {
-                    "required": ["input"],
-                    "properties": {
-                        "input": {"type": ["string", "array"], "items": {}, "minLength": 1, "minItems": 1},
-                    },
-                },
-                {
-                    "required": ["previous_response_id"],
-                    "properties": {"previous_response_id": {"type": "string", "minLength": 1}},
-                },
-            ]
-        }
-    )
 
 
 class CountRequest(_SaidRequest):
@@ -105,14 +102,6 @@ class CompactedConversation(BaseModel):
     usage: dict[str, Any]
 
 
-async def _read_compact(request: Request) -> CompactRequest:
-    return validate_body(await read_object(request), CompactRequest)
-
-
-async def _read_count(request: Request) -> CountRequest:
-    return validate_body(await read_object(request), CountRequest)
-
-
 @router.post(
     "/compact",
     response_model=CompactedConversation,
@@ -121,7 +110,10 @@ async def _read_count(request: Request) -> CountRequest:
     dependencies=[WRITES],
 )
 async def compact_response(
-    context: Context, caller: Caller, request: Request, body: Annotated[CompactRequest, Depends(_read_compact)]
+    context: Context,
+    caller: Caller,
+    request: Request,
+    body: Annotated[CompactRequest, Depends(make_body_reader(CompactRequest))],
 ) -> Any:
     """Summarise a conversation: a run of its own, in a session of its own. What it gives stands for the conversation in
     the 'input' of a later request."""
@@ -167,7 +159,7 @@ async def compact_response(
     dependencies=[READS],
 )
 async def count_input_tokens(
-    context: Context, caller: Caller, body: Annotated[CountRequest, Depends(_read_count)]
+    context: Context, caller: Caller, body: Annotated[CountRequest, Depends(make_body_reader(CountRequest))]
 ) -> InputTokens:
     """Estimate how many tokens the first model call of such a response would be sent: the system prompt, the tools and
     what was said. Nothing is begun."""
@@ -185,7 +177,7 @@ def _count_tokens(context: ApiContext, caller: Principal, body: CountRequest) ->
         client_tools=brought.tools,
     )
     new = prepare_run(context.client, submission)
-    return estimate_tokens((new.system_prompt, new.tools, *map(canonical_json, rows)))
+    return estimate_tokens((new.system_prompt, new.tools, *map(dump_canonical_json, rows)))
 
 
 def _load_visible(context: ApiContext, run_id: str) -> list[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.openai.response_objects import PartName, build_call_item, build_input_part
@@ -44,10 +44,8 @@ _Metadata = Annotated[
 ]
 
 
-class NewConversation(BaseModel):
+class NewConversation(BaseModel, extra="ignore", strict=True):
     """A conversation to be begun."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     items: Annotated[Any, WithJsonSchema({"anyOf": [INPUT_ITEMS, {"type": "null"}]})] = Field(
         None, description="What was said before. System messages join the system prompt."
@@ -55,18 +53,14 @@ class NewConversation(BaseModel):
     metadata: _Metadata | None = None
 
 
-class ConversationChange(BaseModel):
+class ConversationChange(BaseModel, extra="ignore", strict=True):
     """New metadata of a conversation."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     metadata: _Metadata | None = Field(description="Instead of what there was; null for none.")
 
 
-class NewItems(BaseModel):
+class NewItems(BaseModel, extra="ignore", strict=True):
     """Items to add at the end of a conversation."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     items: Annotated[Any, WithJsonSchema(ADDED_ITEMS)] = Field(
         description="The next turn sends them. System messages are refused: a prompt never changes."
@@ -113,7 +107,7 @@ ITEM: Answers = {
 }
 
 
-def conversation_object(kept: KeptConversation) -> ConversationObject:
+def build_conversation_object(kept: KeptConversation) -> ConversationObject:
     return ConversationObject(
         id=kept.name or f"conv_{kept.session_id.removeprefix('run_')}",
         created_at=int(kept.created_at),
@@ -150,33 +144,33 @@ def list_items(
 ) -> list[dict[str, Any]]:
     """List the items of ``rows``, which follow each other. ``lead`` is the reply before them. A call stands where its
     result does."""
-    calls = {} if lead is None else _calls(lead)
+    calls = {} if lead is None else _index_calls(lead)
     items: list[dict[str, Any]] = []
     for row in rows:
         body = json.loads(row.body)
         if row.role is Role.TOOL:
-            items += _call_items(session_id, row, calls.get(str(body.get("tool_call_id"))) or {}, tools)
+            items += _build_call_items(session_id, row, calls.get(str(body.get("tool_call_id"))) or {}, tools)
             continue
         if row.role is Role.ASSISTANT:
-            calls = _calls(row)
+            calls = _index_calls(row)
         if body.get("content"):
-            items.append(_message_item(session_id, row, body["content"]))
+            items.append(_build_message_item(session_id, row, body["content"]))
     return items
 
 
-def _calls(reply: ItemRow) -> dict[str, Mapping[str, Any]]:
+def _index_calls(reply: ItemRow) -> dict[str, Mapping[str, Any]]:
     return {str(call.get("id")): call for call in json.loads(reply.body).get("tool_calls") or ()}
 
 
-def _item_id(kind: str, session_id: str, seq: int) -> str:
+def _build_item_id(kind: str, session_id: str, seq: int) -> str:
     return f"{kind}_{session_id.removeprefix('run_')}s{seq:05x}"
 
 
-def _message_item(session_id: str, row: ItemRow, content: Any) -> dict[str, Any]:
+def _build_message_item(session_id: str, row: ItemRow, content: Any) -> dict[str, Any]:
     kind = "output_text" if row.role is Role.ASSISTANT else "input_text"
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
     return {
-        "id": _item_id("msg", session_id, row.seq),
+        "id": _build_item_id("msg", session_id, row.seq),
         "type": "message",
         "status": "completed",
         "role": row.role.value,
@@ -184,18 +178,20 @@ def _message_item(session_id: str, row: ItemRow, content: Any) -> dict[str, Any]
     }
 
 
-def _call_items(session_id: str, row: ItemRow, call: Mapping[str, Any], tools: SessionTools) -> list[dict[str, Any]]:
+def _build_call_items(
+    session_id: str, row: ItemRow, call: Mapping[str, Any], tools: SessionTools
+) -> list[dict[str, Any]]:
     body, function = json.loads(row.body), call.get("function") or {}
     name = str(function.get("name") or "")
     if not tools.is_of_client(name, row):
         item = build_call_item(PartName(run_id=session_id, part=0), row.seq, call, body)
-        return [item | {"id": _item_id("mcp", session_id, row.seq)}]
+        return [item | {"id": _build_item_id("mcp", session_id, row.seq)}]
     of_both = {"status": "completed", "call_id": str(body.get("tool_call_id"))}
     asked = {"name": name, "arguments": str(function.get("arguments") or "")}
     return [
-        {"id": _item_id("fc", session_id, row.seq), "type": "function_call", **of_both, **asked},
+        {"id": _build_item_id("fc", session_id, row.seq), "type": "function_call", **of_both, **asked},
         {
-            "id": _item_id("fco", session_id, row.seq),
+            "id": _build_item_id("fco", session_id, row.seq),
             "type": "function_call_output",
             **of_both,
             "output": str(body.get("content") or ""),

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import read_object, validate_body
+from hermes_worker.api.bodies import make_body_reader, read_object, validate_body
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.openai import response_schema
@@ -25,8 +25,8 @@ from hermes_worker.api.openai.conversation_objects import (
     NewConversation,
     NewItems,
     SessionTools,
+    build_conversation_object,
     conversation_not_found,
-    conversation_object,
     list_items,
     read_seq,
     read_session_name,
@@ -51,10 +51,6 @@ router = APIRouter(prefix="/v1/conversations", tags=["openai"], responses=schema
 
 _PassedOver = Query(description="Passed over.")
 _INSTRUCTING = frozenset({"system", "developer"})
-
-
-async def _new(request: Request) -> NewConversation:
-    return validate_body(await read_object(request, without_body={}), NewConversation)
 
 
 def _require_own(context: ApiContext, caller: Principal, conversation: str) -> KeptConversation:
@@ -89,12 +85,14 @@ async def _change(request: Request, kept: _OwnConversation) -> ConversationChang
     dependencies=[WRITES],
 )
 async def create_conversation(
-    context: Context, caller: Caller, body: Annotated[NewConversation, Depends(_new)]
+    context: Context,
+    caller: Caller,
+    body: Annotated[NewConversation, Depends(make_body_reader(NewConversation, without_body={}))],
 ) -> ConversationObject:
     """Begin a conversation, with what was said before. Responses go on with it as their ``conversation``."""
     rows = [] if body.items is None else parse_items(await bring_files(context, caller, body.items, "items"), "items")
     kept = await context.call_store(_open, context, caller, rows, body.metadata or {})
-    return conversation_object(kept)
+    return build_conversation_object(kept)
 
 
 def _open(
@@ -102,13 +100,13 @@ def _open(
 ) -> KeptConversation:
     """Open a session as its first turn would: its prompt is built for a run, which is not created."""
     client = context.client
-    new = _first_turn(context, caller, rows)
+    new = _build_first_turn(context, caller, rows)
     sessions = Sessions(client.database, caller.tenant)
     view = sessions.open(new, title=None, model=None, kept=build_document(metadata))
     return KeptConversations(client.database, caller.tenant).get(view.label.id)
 
 
-def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any]]) -> NewRun:
+def _build_first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any]]) -> NewRun:
     """Build the turn that such rows would come before. Raises ``ApiError`` where they cannot be stored."""
     client = context.client
     instructions = [str(row["content"]) for row in rows if row["role"] in _INSTRUCTING]
@@ -131,7 +129,7 @@ def _first_turn(context: ApiContext, caller: Principal, rows: list[dict[str, Any
 )
 async def get_conversation(kept: _OwnConversation) -> ConversationObject:
     """A conversation. Every session is one, however it began."""
-    return conversation_object(kept)
+    return build_conversation_object(kept)
 
 
 @router.post(
@@ -149,8 +147,8 @@ async def change_conversation(
     try:
         changed = await context.call_store(conversations.describe, kept.session_id, body.metadata or {})
     except SessionNotFound:
-        raise conversation_not_found(conversation_object(kept).id) from None
-    return conversation_object(changed)
+        raise conversation_not_found(build_conversation_object(kept).id) from None
+    return build_conversation_object(changed)
 
 
 @router.delete(
@@ -166,10 +164,10 @@ async def delete_conversation(context: Context, caller: Caller, kept: _OwnConver
     try:
         open_runs = await context.call_store(conversations.delete, kept.session_id)
     except SessionNotFound:
-        raise conversation_not_found(conversation_object(kept).id) from None
+        raise conversation_not_found(build_conversation_object(kept).id) from None
     for run_id in open_runs:
         await stop(context, run_id, by=caller.display_name)
-    return ConversationDeleted(id=conversation_object(kept).id)
+    return ConversationDeleted(id=build_conversation_object(kept).id)
 
 
 # --- items -----------------------------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ async def list_conversation_items(
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """The items of a conversation, which are what was said and done in it; a call is listed when it has its result."""
-    found = await context.call_store(_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
+    found = await context.call_store(_load_page, context, caller.tenant, kept, after, order == "asc", limit + 1)
     return _answer_list(found[:limit], has_more=len(found) > limit)
 
 
@@ -200,7 +198,7 @@ def _answer_list(items: Sequence[dict[str, Any]], *, has_more: bool) -> Response
     return JSONResponse({"object": "list", "data": items, **ids, "has_more": has_more})
 
 
-async def _items(request: Request, kept: _OwnConversation) -> NewItems:
+async def _read_new_items(request: Request, kept: _OwnConversation) -> NewItems:
     del kept  # as above
     return validate_body(await read_object(request), NewItems)
 
@@ -216,7 +214,7 @@ async def create_conversation_items(
     context: Context,
     caller: Caller,
     kept: _OwnConversation,
-    body: Annotated[NewItems, Depends(_items)],
+    body: Annotated[NewItems, Depends(_read_new_items)],
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """Add items at the end of a conversation, while no run is active in it. Answers with the items that were stored."""
@@ -227,8 +225,8 @@ def _append(context: ApiContext, caller: Principal, kept: KeptConversation, give
     rows = parse_items(load_files(context, caller, given, "items"), "items")
     if any(row["role"] in _INSTRUCTING for row in rows):
         raise invalid("items", "Invalid 'items': the prompt of a conversation that there is stays as it is.")
-    brought = _first_turn(context, caller, rows).spec.history
-    if _results(brought) != _results(rows):
+    brought = _build_first_turn(context, caller, rows).spec.history
+    if _list_result_ids(brought) != _list_result_ids(rows):
         message = (
             "Invalid 'items': each function_call needs its function_call_output in the same request, and no other."
         )
@@ -236,7 +234,7 @@ def _append(context: ApiContext, caller: Principal, kept: KeptConversation, give
     try:
         added = KeptConversations(context.client.database, caller.tenant).append(kept.session_id, brought)
     except SessionNotFound:
-        raise conversation_not_found(conversation_object(kept).id) from None
+        raise conversation_not_found(build_conversation_object(kept).id) from None
     agent, client = list_session_tool_names(context.client, caller.tenant, kept.session_id)
     return list_items(kept.session_id, added, None, SessionTools(agent=agent, client=client))
 
@@ -255,13 +253,13 @@ async def get_conversation_item(
     include: Annotated[list[str] | None, _PassedOver] = None,
 ) -> Response:
     """One item of a conversation."""
-    item = await context.call_store(_item, context, caller.tenant, kept, item_id)
+    item = await context.call_store(_find_item, context, caller.tenant, kept, item_id)
     if item is None:
         raise _item_not_found(item_id)
     return JSONResponse(item)
 
 
-def _results(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_result_ids(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(str(row["tool_call_id"]) for row in rows if row["role"] == Role.TOOL.value)
 
 
@@ -276,17 +274,17 @@ async def delete_conversation_item(
 ) -> ConversationObject:
     """Delete the last item, if a client added it and no model has seen it yet."""
     await context.call_store(_take_back, context, caller.tenant, kept, item_id)
-    return conversation_object(kept)
+    return build_conversation_object(kept)
 
 
 def _take_back(context: ApiContext, tenant: str, kept: KeptConversation, item_id: str) -> None:
     seq = read_seq(item_id, kept.session_id)
-    if seq is None or _item(context, tenant, kept, item_id) is None:
+    if seq is None or _find_item(context, tenant, kept, item_id) is None:
         raise _item_not_found(item_id)
     try:
         KeptConversations(context.client.database, tenant).delete_item(kept.session_id, seq)
     except SessionNotFound:
-        raise conversation_not_found(conversation_object(kept).id) from None
+        raise conversation_not_found(build_conversation_object(kept).id) from None
     except ItemInUse:
         message = (
             "Only the last item can be deleted, and only a message that was brought and not sent to a model yet: what "
@@ -308,35 +306,35 @@ class _ItemReader:
         agent, client = list_session_tool_names(context.client, tenant, kept.session_id)
         self._tools = SessionTools(agent=agent, client=client)
 
-    def item(self, item_id: str) -> dict[str, Any] | None:
+    def load_item(self, item_id: str) -> dict[str, Any] | None:
         """Load an item; ``None`` where there is none of this id."""
         seq = read_seq(item_id, self._kept.session_id)
-        rows = [] if seq is None else self._rows(seq, is_ascending=True, limit=1)
-        found = [item for item in self._items(rows, is_ascending=True) if item["id"] == item_id]
+        rows = [] if seq is None else self._list_rows(seq, is_ascending=True, limit=1)
+        found = [item for item in self._build_items(rows, is_ascending=True) if item["id"] == item_id]
         return found[0] if found else None
 
-    def page(self, after: str | None, *, is_ascending: bool, wanted: int) -> list[dict[str, Any]]:
+    def load_page(self, after: str | None, *, is_ascending: bool, wanted: int) -> list[dict[str, Any]]:
         """Load up to two items more than ``wanted`` behind ``after``; ``None`` begins at an end. Raises
         ``ApiError``."""
         start = None if after is None else read_seq(after, self._kept.session_id)
-        if after is not None and self.item(after) is None:
+        if after is not None and self.load_item(after) is None:
             raise _item_not_found(after, "after")
         found: list[dict[str, Any]] = []
         while len(found) < wanted + 2:  # of the row of ``after``, two may have been seen
-            rows = self._rows(start, is_ascending=is_ascending, limit=wanted)
+            rows = self._list_rows(start, is_ascending=is_ascending, limit=wanted)
             if not rows:
                 break
-            found += self._items(rows, is_ascending=is_ascending)
+            found += self._build_items(rows, is_ascending=is_ascending)
             start = rows[-1].seq + (1 if is_ascending else -1)
         behind = 0 if after is None else [item["id"] for item in found].index(after) + 1
         return found[behind : behind + wanted]
 
-    def _rows(self, start: int | None, *, is_ascending: bool, limit: int) -> list[ItemRow]:
+    def _list_rows(self, start: int | None, *, is_ascending: bool, limit: int) -> list[ItemRow]:
         return self._conversations.list_items(
             self._kept.session_pk, start=start, is_ascending=is_ascending, limit=limit
         )
 
-    def _items(self, rows: Sequence[ItemRow], *, is_ascending: bool) -> list[dict[str, Any]]:
+    def _build_items(self, rows: Sequence[ItemRow], *, is_ascending: bool) -> list[dict[str, Any]]:
         """List the items of rows that follow each other, in the order in which the rows are given."""
         ordered = rows if is_ascending else rows[::-1]
         lead = None
@@ -346,11 +344,11 @@ class _ItemReader:
         return items if is_ascending else items[::-1]
 
 
-def _page(
+def _load_page(
     context: ApiContext, tenant: str, kept: KeptConversation, after: str | None, is_ascending: bool, wanted: int
 ) -> list[dict[str, Any]]:
-    return _ItemReader(context, tenant, kept).page(after, is_ascending=is_ascending, wanted=wanted)
+    return _ItemReader(context, tenant, kept).load_page(after, is_ascending=is_ascending, wanted=wanted)
 
 
-def _item(context: ApiContext, tenant: str, kept: KeptConversation, item_id: str) -> dict[str, Any] | None:
-    return _ItemReader(context, tenant, kept).item(item_id)
+def _find_item(context: ApiContext, tenant: str, kept: KeptConversation, item_id: str) -> dict[str, Any] | None:
+    return _ItemReader(context, tenant, kept).load_item(item_id)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from starlette.concurrency import run_in_threadpool
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import WRITES, Caller
-from hermes_worker.api.bodies import read_object, validate_body
+from hermes_worker.api.bodies import make_body_reader
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
 from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
 from hermes_worker.net.wire import send
@@ -35,20 +35,14 @@ def _read_whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class EmbeddingsRequest(BaseModel):
+class EmbeddingsRequest(BaseModel, extra="ignore", strict=True):
     """Texts to embed, as the service takes them."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     input: Annotated[Any, WithJsonSchema(_INPUT)]
     model: str = Field(min_length=1, max_length=256)
     encoding_format: str | None = Field(None, max_length=40)
     dimensions: Annotated[int | None, BeforeValidator(_read_whole_number)] = Field(None, ge=1, le=1_000_000)
     user: str | None = Field(None, max_length=1_000)
-
-
-async def _read(request: Request) -> EmbeddingsRequest:
-    return validate_body(await read_object(request), EmbeddingsRequest)
 
 
 _ANSWER = {"type": "object", "properties": {"object": {"const": "list"}}, "required": ["object"]}
@@ -65,7 +59,7 @@ _ANSWER = {"type": "object", "properties": {"object": {"const": "list"}}, "requi
     dependencies=[WRITES],
 )
 async def create_embeddings(
-    context: Context, caller: Caller, body: Annotated[EmbeddingsRequest, Depends(_read)]
+    context: Context, caller: Caller, body: Annotated[EmbeddingsRequest, Depends(make_body_reader(EmbeddingsRequest))]
 ) -> Response:
     """Embed texts with the service that ``server.embeddings_url`` names. No agent works, and no budget counts it."""
     service = find_service(context.client.settings.server)
@@ -104,7 +98,9 @@ def find_service(server: ServerSettings) -> EmbeddingsService | None:
 def _ask(service: EmbeddingsService, body: EmbeddingsRequest) -> HttpResponse:
     """Pass the request on. Raises ``ApiError`` where no answer comes."""
     given = {name: value for name in _PASSED_ON if (value := getattr(body, name)) is not None}
-    request = HttpRequest(method="POST", url=service.url, headers=service.headers, body=canonical_json(given).encode())
+    request = HttpRequest(
+        method="POST", url=service.url, headers=service.headers, body=dump_canonical_json(given).encode()
+    )
     try:
         # The operator configures the address.
         return send(request, UrlPolicy(allows_private=True), body_bytes_max=_BODY_BYTES_MAX)

@@ -51,7 +51,7 @@ def list_model_names(context: ApiContext) -> list[str]:
     return list(dict.fromkeys((DEFAULT_MODEL_ALIAS, configured, *list_agent_names())))
 
 
-def _object(context: ApiContext, name: str) -> ModelObject:
+def _build_object(context: ApiContext, name: str) -> ModelObject:
     names = list_model_names(context)
     root = name if name.startswith(PREFIX) or len(names) == 1 else names[1]
     parent = root if name != root else None
@@ -61,7 +61,7 @@ def _object(context: ApiContext, name: str) -> ModelObject:
 @router.get("", response_model=ModelList, dependencies=[READS])
 async def list_models(context: Context) -> ModelList:
     """The models that a request may name as ``model``. Any other name means the configured one, too."""
-    return ModelList(data=[_object(context, name) for name in list_model_names(context)])
+    return ModelList(data=[_build_object(context, name) for name in list_model_names(context)])
 
 
 @router.get("/{model}", response_model=ModelObject, responses=schema.declare_errors(404), dependencies=[READS])
@@ -69,4 +69,4 @@ async def get_model(context: Context, model: Annotated[str, Path(max_length=256)
     """A model, by its name."""
     if model not in list_model_names(context):
         raise ApiError(404, f"The model {model[:80]!r} does not exist.", code="model_not_found", param="model")
-    return _object(context, model)
+    return _build_object(context, model)

@@ -38,7 +38,8 @@ class RunOutcome:
 
     @property
     def hermes(self) -> dict[str, Any]:
-        """The fields that Hermes Agent adds to an answer that is not whole."""
+        """The fields ``hermes`` that Hermes Agent adds to an answer that is not whole: whether it was completed, and
+        why not."""
         code = "output_truncated" if self.finish_reason == "length" else "agent_error"
         return {
             "completed": self.is_whole,
@@ -50,7 +51,8 @@ class RunOutcome:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that say the same as ``hermes``, for clients that read only headers; empty for a whole answer."""
+        """The headers that say whether and why an answer is not whole, for clients that read only headers; empty for a
+        whole answer."""
         if self.is_whole:
             return {}
         said = {"X-Hermes-Completed": "false", "X-Hermes-Partial": str(self.is_partial).lower()}
@@ -72,7 +74,7 @@ def build_outcome(view: RunView) -> RunOutcome:
         is_whole=is_whole,
         is_partial=not is_whole and bool(text),
         is_failed=view.is_failed,
-        error=None if is_whole else _error(view),
+        error=None if is_whole else _explain_error(view),
         finish_reason=reason,
     )
 
@@ -85,7 +87,7 @@ def build_handover_outcome(text: str) -> RunOutcome:
     )
 
 
-def _error(view: RunView) -> str:
+def _explain_error(view: RunView) -> str:
     if view.error:
         return redact(view.error)[:_ERROR_CHARS_MAX]
     if view.status is RunStatus.CANCELLED:
@@ -93,7 +95,7 @@ def _error(view: RunView) -> str:
     return f"The run ended: {view.exit_text or view.status.value}."
 
 
-def chat_usage(usage: Usage) -> Mapping[str, Any]:
+def build_chat_usage(usage: Usage) -> Mapping[str, Any]:
     """Count tokens as chat completions do."""
     read = usage.input + usage.cache_read + usage.cache_write
     return {

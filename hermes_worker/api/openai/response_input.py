@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes_worker.api.bodies import json_value
+from hermes_worker.api.bodies import parse_json
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.messages import ITEMS_MAX, Conversation, require_text_length
-from hermes_worker.api.openai.chat_messages import conversation_of, rows_of
+from hermes_worker.api.openai.chat_messages import parse_conversation, parse_rows
 
 _OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference"})
 """Items that a server made and that tell an agent nothing new: it has its own memory of them."""
@@ -18,23 +18,23 @@ _OURS = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "item_reference"})
 
 def parse_input(given: object, history: object) -> list[dict[str, Any]]:
     """Parse messages from the fields ``input`` and ``conversation_history``. Raises ``ApiError``."""
-    earlier = _messages(history, "conversation_history") if history is not None else []
+    earlier = _convert_items(history, "conversation_history") if history is not None else []
     if isinstance(given, str):
         if not given.strip():
             raise invalid("input", "Invalid 'input': the message is empty.", "empty_message")
-        return rows_of([*earlier, {"role": "user", "content": require_text_length(given, "input")}], "input")
-    return rows_of([*earlier, *_messages(given, "input")], "input")
+        return parse_rows([*earlier, {"role": "user", "content": require_text_length(given, "input")}], "input")
+    return parse_rows([*earlier, *_convert_items(given, "input")], "input")
 
 
 def parse_items(given: object, where: str) -> list[dict[str, Any]]:
     """Parse messages from a list of items, which may be empty. Raises ``ApiError``."""
-    messages = _messages(given, where)
-    return rows_of(messages, where) if messages else []
+    messages = _convert_items(given, where)
+    return parse_rows(messages, where) if messages else []
 
 
 def parse_conversation_rows(rows: Sequence[Mapping[str, Any]]) -> Conversation:
     """Parse a conversation that ends with the user's message. Raises ``ApiError``."""
-    return conversation_of(rows, "input")
+    return parse_conversation(rows, "input")
 
 
 _COMPACTED = "hw1."
@@ -51,7 +51,7 @@ def _decode_compaction(given: object, where: str) -> list[dict[str, Any]]:
     if not isinstance(given, str) or not given.startswith(_COMPACTED):
         return []
     try:
-        rows = json_value(base64.b64decode(given.removeprefix(_COMPACTED), altchars=b"-_", validate=True))
+        rows = parse_json(base64.b64decode(given.removeprefix(_COMPACTED), altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
         rows = None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -59,7 +59,7 @@ def _decode_compaction(given: object, where: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _messages(given: object, where: str) -> list[dict[str, Any]]:
+def _convert_items(given: object, where: str) -> list[dict[str, Any]]:
     if not isinstance(given, list):
         raise invalid(where, f"Invalid '{where}': it must be a string or a list of items.", "invalid_type")
     if len(given) > ITEMS_MAX:
@@ -71,11 +71,11 @@ def _messages(given: object, where: str) -> list[dict[str, Any]]:
         elif not isinstance(item, dict):
             raise invalid(f"{where}[{number}]", f"Invalid '{where}[{number}]': it must be an item.", "invalid_type")
         else:
-            rows += _message(item, f"{where}[{number}]")
+            rows += _convert_item(item, f"{where}[{number}]")
     return rows
 
 
-def _message(item: Mapping[str, Any], where: str) -> Sequence[dict[str, Any]]:
+def _convert_item(item: Mapping[str, Any], where: str) -> Sequence[dict[str, Any]]:
     kind = item.get("type", "message")
     if kind == "message":
         return [{"role": item.get("role"), "content": item.get("content")}]

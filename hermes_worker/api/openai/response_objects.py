@@ -37,7 +37,7 @@ def build_response(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = Fa
     """Build the whole object of a part, as far as the run has come. ``is_handed_over``: the reader has seen the part
     end with calls for the client, whatever happened since."""
     view, echo = turn.view, turn.spec.echo
-    outcome = _part_outcome(turn, part, is_handed_over=is_handed_over)
+    outcome = _build_part_outcome(turn, part, is_handed_over=is_handed_over)
     return {
         "id": make_response_id(view.run_id, part),
         "object": "response",
@@ -45,21 +45,21 @@ def build_response(turn: TurnRecord, part: int = 0, *, is_handed_over: bool = Fa
         "completed_at": int(view.finished_at) if view.finished_at and not _is_calls(outcome) else None,
         "status": name_status(view, outcome),
         "background": bool(echo.get("background")),
-        "error": _error(view, outcome),
-        "incomplete_details": _incomplete(outcome),
+        "error": _describe_error(view, outcome),
+        "incomplete_details": _explain_incomplete(outcome),
         "instructions": turn.spec.instructions,
         "max_output_tokens": None,
         "model": echo.get("model") or DEFAULT_MODEL_ALIAS,
         "output": _list_shown_items(turn, part, outcome),
         "parallel_tool_calls": True,
         "previous_response_id": make_response_id(view.run_id, part - 1) if part else echo.get("previous_response_id"),
-        "conversation": _conversation(view, echo),
+        "conversation": _name_conversation(view, echo),
         "reasoning": {"effort": None, "summary": None},
         "store": bool(echo.get("store", True)),
         "temperature": None,
         "text": {"format": _format(turn.spec.output_schema)},
-        "tool_choice": _tool_choice(turn.spec.forced_tools) if not part else "auto",
-        "tools": [_tool(tool) for tool in find_client_tools(turn.tools)],
+        "tool_choice": _describe_tool_choice(turn.spec.forced_tools) if not part else "auto",
+        "tools": [_describe_tool(tool) for tool in find_client_tools(turn.tools)],
         "top_p": None,
         "truncation": "disabled",
         "usage": build_usage(view.usage) if outcome and not _is_calls(outcome) else None,
@@ -76,19 +76,19 @@ def _list_shown_items(turn: TurnRecord, part: int, outcome: RunOutcome | None) -
     return [item for item in items if item["type"] != "message"]
 
 
-def _tool_choice(forced: Sequence[str]) -> str | dict[str, str]:
+def _describe_tool_choice(forced: Sequence[str]) -> str | dict[str, str]:
     if len(forced) == 1:
         return {"type": "function", "name": forced[0]}
     return "required" if forced else "auto"
 
 
-def _tool(tool: ClientTool) -> dict[str, Any]:
+def _describe_tool(tool: ClientTool) -> dict[str, Any]:
     """Describe a client's tool. Its arguments are judged by the schema, and are not made to fit it."""
     named = {"type": "function", "name": tool.name, "description": tool.description or None}
     return {**named, "parameters": dict(tool.parameters), "strict": False}
 
 
-def _part_outcome(turn: TurnRecord, part: int, *, is_handed_over: bool) -> RunOutcome | None:
+def _build_part_outcome(turn: TurnRecord, part: int, *, is_handed_over: bool) -> RunOutcome | None:
     """Build the outcome of a part; ``None`` while it is at work."""
     is_waiting = turn.handovers.is_waiting and turn.view.status is RunStatus.WAITING_FOR_INPUT
     if is_handed_over or part < turn.handovers.newest or is_waiting:
@@ -117,7 +117,7 @@ def name_status(view: RunView, outcome: RunOutcome | None) -> str:
     return "incomplete" if outcome.finish_reason in _REASONS and outcome.text else "failed"
 
 
-def _error(view: RunView, outcome: RunOutcome | None) -> dict[str, str] | None:
+def _describe_error(view: RunView, outcome: RunOutcome | None) -> dict[str, str] | None:
     if outcome is None or name_status(view, outcome) != "failed":
         return None
     return {
@@ -127,13 +127,13 @@ def _error(view: RunView, outcome: RunOutcome | None) -> dict[str, str] | None:
     }
 
 
-def _incomplete(outcome: RunOutcome | None) -> dict[str, str] | None:
+def _explain_incomplete(outcome: RunOutcome | None) -> dict[str, str] | None:
     if outcome is None or outcome.finish_reason not in _REASONS or not outcome.text:
         return None
     return {"reason": _REASONS[outcome.finish_reason]}
 
 
-def _conversation(view: RunView, echo: Mapping[str, Any]) -> dict[str, str] | None:
+def _name_conversation(view: RunView, echo: Mapping[str, Any]) -> dict[str, str] | None:
     if not echo.get("conversation"):
         return None
     return {"id": view.session.name or f"conv_{view.session.id.removeprefix('run_')}"}
@@ -163,18 +163,20 @@ def list_output_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
         if row.role is not Role.ASSISTANT or turn.handovers.find_part(row.seq) != part:
             continue
         body = json.loads(row.body)
-        if text := text_of(body):
+        if text := read_body_text(body):
             items.append(build_message_item(of, len(items), text))
         for place, call in enumerate(body.get("tool_calls") or (), start=row.seq + 1):
             of_client = turn.handovers.find_call(place)
             if of_client is None:
                 items.append(build_call_item(of, len(items), call, results.get(place)))
             else:
-                items.append(build_function_item(of, len(items), _handed_call(of_client, call), of_client.iteration))
+                items.append(
+                    build_function_item(of, len(items), _build_handed_call(of_client, call), of_client.iteration)
+                )
     return items
 
 
-def _handed_call(of_client: ClientCall, call: Mapping[str, Any]) -> HandedCall:
+def _build_handed_call(of_client: ClientCall, call: Mapping[str, Any]) -> HandedCall:
     function = call.get("function") or {}
     arguments = str(function.get("arguments") or "")
     return HandedCall(position=of_client.position, name=of_client.tool, arguments=arguments)
@@ -187,12 +189,12 @@ class PartName:
     run_id: str
     part: int
 
-    def item_id(self, kind: str, index: int) -> str:
+    def build_item_id(self, kind: str, index: int) -> str:
         """Make the id of the item at a place of the output."""
         return f"{kind}_{self.run_id.removeprefix('run_')}{f'{self.part:06x}' if self.part else ''}{index:06x}"
 
 
-def text_of(body: Mapping[str, Any]) -> str:
+def read_body_text(body: Mapping[str, Any]) -> str:
     content = body.get("content")
     return content if isinstance(content, str) else ""
 
@@ -201,7 +203,7 @@ def build_message_item(of: PartName, index: int, text: str | None) -> dict[str, 
     """Build the message at a place of the output; ``text`` is ``None`` for a message that is being written."""
     part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
-        "id": of.item_id("msg", index),
+        "id": of.build_item_id("msg", index),
         "type": "message",
         "status": "in_progress" if text is None else "completed",
         "role": "assistant",
@@ -215,7 +217,7 @@ def build_function_item(
     """Build the item for a call that the client does, at a place of the output. Without ``is_told`` its arguments are
     still to come."""
     return {
-        "id": of.item_id("fc", index),
+        "id": of.build_item_id("fc", index),
         "type": "function_call",
         "status": "completed" if is_told else "in_progress",
         "call_id": str(ClientCallId(run_id=of.run_id, iteration=iteration, position=call.position)),
@@ -231,7 +233,7 @@ def build_call_item(
     has not ended."""
     function = call.get("function") or {}
     return {
-        "id": of.item_id("mcp", index),
+        "id": of.build_item_id("mcp", index),
         "type": "mcp_call",
         "status": "calling" if result is None else "completed",
         "server_label": "hermes",
@@ -250,12 +252,12 @@ def _redact_and_cut(text: str) -> str:
 def build_input_items(turn: TurnRecord, part: int) -> list[dict[str, Any]]:
     """List the items that the request brought."""
     if (before := turn.handovers.find_reply_before(part)) is not None:
-        return _brought_items(turn, before.iteration)
+        return _build_brought_items(turn, before.iteration)
     said = [*turn.spec.history, {"role": "user", "content": turn.spec.input}]
-    return [_input_item(turn.view.run_id, number, row) for number, row in enumerate(said)]
+    return [_build_input_item(turn.view.run_id, number, row) for number, row in enumerate(said)]
 
 
-def _brought_items(turn: TurnRecord, iteration: int) -> list[dict[str, Any]]:
+def _build_brought_items(turn: TurnRecord, iteration: int) -> list[dict[str, Any]]:
     results = {row.seq: json.loads(row.body) for row in turn.said if row.role is Role.TOOL}
     run_id = turn.view.run_id
     return [
@@ -271,7 +273,7 @@ def _brought_items(turn: TurnRecord, iteration: int) -> list[dict[str, Any]]:
     ]
 
 
-def _input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
+def _build_input_item(run_id: str, number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     content = row.get("content")
     kind = "output_text" if row.get("role") == "assistant" else "input_text"
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import BaseModel, Field, StringConstraints, WithJsonSchema
 
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.formats import NOT_BLANK
@@ -34,7 +34,7 @@ def is_conversation_id(text: str) -> bool:
 # --- the request -----------------------------------------------------------------------------------------------------
 
 
-def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _declare_item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
     listed = {"type": "array", "maxItems": ITEMS_MAX, "items": parts[0] if len(parts) == 1 else {"anyOf": parts}}
     return {
         "type": "object",
@@ -47,7 +47,7 @@ def _item(roles: list[str], parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _items(*texts_of: str) -> dict[str, Any]:
+def _declare_items(*texts_of: str) -> dict[str, Any]:
     """Describe a list of items: the user's messages, messages with the roles ``texts_of``, and items that are
     ignored."""
     passed_over = {
@@ -55,12 +55,12 @@ def _items(*texts_of: str) -> dict[str, Any]:
         "properties": {"type": {"enum": ["reasoning", "mcp_call", "compaction"]}},
         "required": ["type"],
     }
-    kinds = [_item(["user"], [TEXT_PART, IMAGE_PART]), _item([*texts_of], [TEXT_PART]), passed_over]
+    kinds = [_declare_item(["user"], [TEXT_PART, IMAGE_PART]), _declare_item([*texts_of], [TEXT_PART]), passed_over]
     return {"type": "array", "maxItems": ITEMS_MAX, "items": {"anyOf": kinds}}
 
 
-INPUT_ITEMS = _items("assistant", "system", "developer")
-ADDED_ITEMS = _items("assistant")
+INPUT_ITEMS = _declare_items("assistant", "system", "developer")
+ADDED_ITEMS = _declare_items("assistant")
 """Items that a request may add to a conversation: no system messages, because a stored prompt does not change."""
 _INPUT = {
     "anyOf": [{**TEXT, "pattern": NOT_BLANK}, {**INPUT_ITEMS, "minItems": 1}],
@@ -85,11 +85,9 @@ _TEXT_OPTIONS = {
 }
 
 
-class ResponseRequest(BaseModel):
+class ResponseRequest(BaseModel, extra="ignore", strict=True):
     """A request for a response. Fields that are not named here are ignored: the agent decides how its model is
     asked."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     input: Annotated[Any, WithJsonSchema(_INPUT)]
     model: str | None = Field(

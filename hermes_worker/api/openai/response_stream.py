@@ -92,22 +92,22 @@ class ResponseTeller(sse.MergedView):
     def begin(self) -> Sequence[ResponseEvent]:
         """Make the events with which every stream begins."""
         kinds = ("response.created", "response.in_progress")
-        return [event for kind in kinds for event in self._event(kind, {}, wants_response=True)]
+        return [event for kind in kinds for event in self._emit_event(kind, {}, wants_response=True)]
 
     @property
     def is_over(self) -> bool:
         return self.handover.is_handed_over or self.merge.is_over
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[ResponseEvent]:
-        return [event for row in rows if not self.is_over for event in self._row(row, usage)]
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[ResponseEvent]:
+        return [event for row in rows if not self.is_over for event in self._translate_row(row, usage)]
 
-    def live(self, entry: LiveEntry, at: float) -> Sequence[ResponseEvent]:
+    def translate_live(self, entry: LiveEntry, at: float) -> Sequence[ResponseEvent]:
         if entry.kind != "text" or self.is_over:
             return ()  # events about tools come from rows
-        return [event for told in self.merge.live(entry, at) for event in self._translate(told)]
+        return [event for told in self.merge.translate_live(entry, at) for event in self._translate(told)]
 
-    def _row(self, row: StoredEvent, usage: Usage) -> Iterator[ResponseEvent]:
-        for told in self.merge.rows([row], usage):
+    def _translate_row(self, row: StoredEvent, usage: Usage) -> Iterator[ResponseEvent]:
+        for told in self.merge.translate_rows([row], usage):
             yield from self._translate(told)
         self.handover.add_event(row)
         match row.name:
@@ -133,23 +133,23 @@ class ResponseTeller(sse.MergedView):
         if text is None:
             text = yield from self._open()
         if not text.is_void:
-            yield from self._delta(text, event.fields["delta"])
+            yield from self._emit_delta(text, event.fields["delta"])
 
     def _open(self) -> Generator[ResponseEvent, None, _OpenText]:
         index = self._items
         self._items += 1
         item = build_message_item(self._of, index, None)
-        yield from self._event("response.output_item.added", {"output_index": index, "item": item})
+        yield from self._emit_event("response.output_item.added", {"output_index": index, "item": item})
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield from self._event("response.content_part.added", {**self._place(index), "part": part})
+        yield from self._emit_event("response.content_part.added", {**self._build_place(index), "part": part})
         self._text = _OpenText(index, self._number)
         return self._text
 
-    def _delta(self, text: _OpenText, delta: str) -> Iterator[ResponseEvent]:
+    def _emit_delta(self, text: _OpenText, delta: str) -> Iterator[ResponseEvent]:
         known = max(0, self._seen - self._number)
         self._number += len(delta)
         if rest := delta[known:]:
-            fields = {**self._place(text.index), "delta": rest, "logprobs": []}
+            fields = {**self._build_place(text.index), "delta": rest, "logprobs": []}
             yield ResponseEvent(kind="response.output_text.delta", number=self._number, fields=fields)
 
     def _complete(self, row: StoredEvent) -> Iterator[ResponseEvent]:
@@ -166,22 +166,22 @@ class ResponseTeller(sse.MergedView):
             index = self._calls[row.data["iteration"], position] = self._items
             self._items += 1
             item = self._call_item(index, position, call)
-            yield from self._event("response.output_item.added", {"output_index": index, "item": item})
+            yield from self._emit_event("response.output_item.added", {"output_index": index, "item": item})
 
     def _close(self, text: _OpenText, whole: str) -> Iterator[ResponseEvent]:
         self._text = None
         item = build_message_item(self._of, text.index, whole)
-        place = self._place(text.index)
-        yield from self._event("response.output_text.done", {**place, "text": whole, "logprobs": []})
-        yield from self._event("response.content_part.done", {**place, "part": item["content"][0]})
-        yield from self._event("response.output_item.done", {"output_index": text.index, "item": item})
+        place = self._build_place(text.index)
+        yield from self._emit_event("response.output_text.done", {**place, "text": whole, "logprobs": []})
+        yield from self._emit_event("response.content_part.done", {**place, "part": item["content"][0]})
+        yield from self._emit_event("response.output_item.done", {"output_index": text.index, "item": item})
 
     # --- calls, and the end ---
 
     def _end_call(self, row: StoredEvent) -> Iterator[ResponseEvent]:
         index = self._calls.pop((row.data.get("iteration", 0), row.data.get("position", 0)), None)
         if index is not None:
-            yield from self._event("response.output_item.done", {"output_index": index}, item_index=index)
+            yield from self._emit_event("response.output_item.done", {"output_index": index}, item_index=index)
 
     def _call_item(self, index: int, position: int, call: Mapping[str, Any]) -> dict[str, Any]:
         told = self.handover.call(position)
@@ -197,20 +197,20 @@ class ResponseTeller(sse.MergedView):
         call = self.handover.call(row.data["position"])
         item = build_function_item(self._of, index, call, self.handover.iteration)
         place = {"item_id": item["id"], "output_index": index}
-        yield from self._event("response.function_call_arguments.delta", {**place, "delta": call.arguments})
+        yield from self._emit_event("response.function_call_arguments.delta", {**place, "delta": call.arguments})
         told = {**place, "name": call.name, "arguments": call.arguments}
-        yield from self._event("response.function_call_arguments.done", told)
-        yield from self._event("response.output_item.done", {"output_index": index, "item": item})
+        yield from self._emit_event("response.function_call_arguments.done", told)
+        yield from self._emit_event("response.output_item.done", {"output_index": index, "item": item})
 
     def _end(self, *, is_handover: bool = False) -> Iterator[ResponseEvent]:
         if self._seen > self._number + 1:
             self._number = self._seen  # told of a text that was discarded since; the end is news all the same
-        yield from self._event(LAST, {}, wants_response=True, is_handover=is_handover)
+        yield from self._emit_event(LAST, {}, wants_response=True, is_handover=is_handover)
 
-    def _place(self, index: int) -> dict[str, Any]:
+    def _build_place(self, index: int) -> dict[str, Any]:
         return {"item_id": build_message_item(self._of, index, None)["id"], "output_index": index, "content_index": 0}
 
-    def _event(self, kind: str, fields: Mapping[str, Any], **wants: Any) -> Iterator[ResponseEvent]:
+    def _emit_event(self, kind: str, fields: Mapping[str, Any], **wants: Any) -> Iterator[ResponseEvent]:
         self._number += 1
         if self._number > self._seen:
             yield ResponseEvent(kind=kind, number=self._number, fields=fields, **wants)

@@ -19,7 +19,7 @@ from hermes_worker.api.errors import ApiError
 from hermes_worker.api.openai import response_schema
 from hermes_worker.api.openai.brought_files import bring_files
 from hermes_worker.api.openai.chat import IdempotencyKey
-from hermes_worker.api.openai.chat_messages import results_in
+from hermes_worker.api.openai.chat_messages import read_results
 from hermes_worker.api.openai.client_tools import (
     BroughtResult,
     TakenResults,
@@ -52,7 +52,7 @@ from hermes_worker.api.openai.waiting import (
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.stopping import stop, stop_abandoned
 from hermes_worker.core.client_tools import HandedReply
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.client_tools import has_other_tools, list_client_tool_names
 from hermes_worker.services.submission import Submission, accept, announce
@@ -80,12 +80,12 @@ class _ParsedResponse:
     """The digest of the request, which an idempotency key stands for."""
 
 
-async def _parsed_response(request: Request) -> _ParsedResponse:
+async def _parse_response(request: Request) -> _ParsedResponse:
     document = await read_object(request)
     body = validate_body(document, response_schema.ResponseRequest)
     response_schema.require_possible(body)
     kept = {name: value for name, value in document.items() if name != "stream"}
-    return _ParsedResponse(body, canonical_json({"responses": kept}))
+    return _ParsedResponse(body, dump_canonical_json({"responses": kept}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ async def create_response(
     context: Context,
     caller: Caller,
     request: Request,
-    parsed: Annotated[_ParsedResponse, Depends(_parsed_response)],
+    parsed: Annotated[_ParsedResponse, Depends(_parse_response)],
     idempotency_key: Annotated[IdempotencyKey | None, Header()] = None,
 ) -> Response:
     """Let the agent answer. The response is kept unless ``store`` is false, and goes on when its client leaves;
@@ -122,22 +122,24 @@ async def create_response(
     given = await bring_files(context, caller, body.input, "input")
     rows = parse_input(given, await bring_files(context, caller, body.conversation_history, "conversation_history"))
     leaver = caller.display_name if idempotency_key is None and not body.is_stored else None
-    if brought := results_in(rows, "input"):
+    if brought := read_results(rows, "input"):
         asked = await _continue_run(context, caller, body, brought, leaver)
     else:
         submission = replace(
-            _submission(context, caller, body, rows), idempotency_key=idempotency_key, request=parsed.digest
+            _build_submission(context, caller, body, rows), idempotency_key=idempotency_key, request=parsed.digest
         )
         created = await context.call_store(_accept, context, submission, body)
         if not created.was_replayed:
             context.spawn(context.tell_broker(announce, context.client, created))
-        asked = _AskedPart(of=PartName(run_id=created.run_id, part=0), headers=_headers(created), stops_for=leaver)
+        asked = _AskedPart(
+            of=PartName(run_id=created.run_id, part=0), headers=_build_headers(created), stops_for=leaver
+        )
     if body.is_streamed:
         return await _stream(context, asked)
-    return await _whole(context, request, asked, is_waited_for=not body.background)
+    return await _answer_whole(context, request, asked, is_waited_for=not body.background)
 
 
-async def _whole(context: ApiContext, request: Request, asked: _AskedPart, *, is_waited_for: bool) -> Response:
+async def _answer_whole(context: ApiContext, request: Request, asked: _AskedPart, *, is_waited_for: bool) -> Response:
     run_id = asked.of.run_id
     teller = AnswerTeller(asked.before.event_seq if asked.before else 0)
     if is_waited_for:
@@ -181,7 +183,7 @@ def _take(
     return take_results(context, caller, brought, forced)
 
 
-def _submission(
+def _build_submission(
     context: ApiContext, caller: Principal, body: response_schema.ResponseRequest, rows: Sequence[Mapping[str, Any]]
 ) -> Submission:
     said = parse_conversation_rows(rows)
@@ -243,7 +245,7 @@ def _accept(context: ApiContext, submission: Submission, body: response_schema.R
     return accept(context.client, replace(submission, history=history, instructions=instructions))
 
 
-def _headers(created: Created) -> dict[str, str]:
+def _build_headers(created: Created) -> dict[str, str]:
     headers = {"X-Hermes-Session-Id": created.session_id, "X-Hermes-Run-Id": created.run_id}
     return {**headers, "Idempotent-Replayed": "true"} if created.was_replayed else headers
 
@@ -281,11 +283,11 @@ def _not_found(response: str) -> ApiError:
     return ApiError(404, f"Response with id {response[:80]!r} not found.", code="response_not_found")
 
 
-async def _own_response(context: Context, caller: Caller, response_id: str) -> _StoredResponse:
+async def _load_own_response(context: Context, caller: Caller, response_id: str) -> _StoredResponse:
     return await context.call_store(load_response, context, caller.tenant, response_id)
 
 
-_OwnResponse = Annotated[_StoredResponse, Depends(_own_response)]
+_OwnResponse = Annotated[_StoredResponse, Depends(_load_own_response)]
 
 
 @router.get(
@@ -374,24 +376,24 @@ async def _stream(context: ApiContext, asked: _AskedPart, *, seen: int = -1) -> 
     return AnswerStream(
         context,
         run_id,
-        partial(_frames, context, asked.of, teller),
+        partial(_stream_frames, context, asked.of, teller),
         headers=dict(asked.headers),
         stops_for=asked.stops_for,
         is_over=lambda: teller.is_over,
     )
 
 
-async def _frames(context: ApiContext, of: PartName, teller: ResponseTeller, feed: Feed) -> AsyncIterator[bytes]:
+async def _stream_frames(context: ApiContext, of: PartName, teller: ResponseTeller, feed: Feed) -> AsyncIterator[bytes]:
     async with announce_reader(context, of.run_id, teller):
         for event in teller.begin():
-            yield await _frame(context, of, event)
+            yield await _render_frame(context, of, event)
         async for told in follow(context, of.run_id, teller, feed):
-            yield b"".join([await _frame(context, of, event) for event in told]) if told else sse.KEEPALIVE
+            yield b"".join([await _render_frame(context, of, event) for event in told]) if told else sse.KEEPALIVE
     if not teller.is_over:
         yield sse.GOING_AWAY
 
 
-async def _frame(context: ApiContext, of: PartName, event: ResponseEvent) -> bytes:
+async def _render_frame(context: ApiContext, of: PartName, event: ResponseEvent) -> bytes:
     fields, kind = dict(event.fields), event.kind
     if event.wants_response or event.item_index is not None:
         await load_ended_run(context, of.run_id)  # waits for a database that is away
@@ -401,7 +403,7 @@ async def _frame(context: ApiContext, of: PartName, event: ResponseEvent) -> byt
         else:
             fields["response"] = build_response(turn, of.part, is_handed_over=event.is_handover)
     if kind == LAST:
-        kind = _last_kind(fields["response"]["status"])
+        kind = _name_last_event(fields["response"]["status"])
     elif event.wants_response:
         fields["response"] = {**fields["response"], **_BEGUN}
     document = {"type": kind, "sequence_number": event.number, **fields}
@@ -420,5 +422,5 @@ _BEGUN: Mapping[str, Any] = {
 """A response in its first state: the stream begins with it, however late a reader comes."""
 
 
-def _last_kind(status: str) -> str:
+def _name_last_event(status: str) -> str:
     return f"response.{status}" if status in ("completed", "failed") else "response.incomplete"

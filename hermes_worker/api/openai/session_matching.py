@@ -18,7 +18,7 @@ from hermes_worker.api.context import ApiContext
 from hermes_worker.api.messages import Conversation
 from hermes_worker.api.openai.chat_messages import is_same_conversation
 from hermes_worker.core.client_tools import ClientTool
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.principals import Principal
 from hermes_worker.services.submission import Submission, accept
 from hermes_worker.store.runs.conversations import ConversationEnd, Conversations
@@ -29,8 +29,9 @@ ALIKE_MAX = 8
 
 
 def accept_conversation(context: ApiContext, submission: Submission, said: Conversation) -> Created:
-    """Commit a run of the session that the conversation belongs to. Raises as ``accept``."""
-    names = _names(submission.principal, said, submission.client_tools)
+    """Commit a run in the session that the conversation belongs to. Raises what ``submission.submit`` raises, such as
+    ``InvalidSubmission``."""
+    names = _list_names(submission.principal, said, submission.client_tools)
     conversations = Conversations(context.client.database)
     ends = conversations.find_ends(submission.principal.tenant, submission.source, names)
     found = _find_end(conversations, said, list(ends.values())) if said.history else None
@@ -42,12 +43,12 @@ def accept_conversation(context: ApiContext, submission: Submission, said: Conve
         return accept(context.client, submission)
 
 
-def _names(caller: Principal, said: Conversation, tools: Sequence[ClientTool]) -> list[str]:
+def _list_names(caller: Principal, said: Conversation, tools: Sequence[ClientTool]) -> list[str]:
     """List the names that the conversation's session may have. Callers have sessions of their own, so that two who
     begin alike do not meet; with other tools it is another session."""
     first = next((row["content"] for row in said.history if row["role"] == "user"), said.input)
-    began = first if isinstance(first, str) else canonical_json(first)
-    kept = [canonical_json(asdict(tool)) for tool in sorted(tools, key=lambda tool: tool.name)]
+    began = first if isinstance(first, str) else dump_canonical_json(first)
+    kept = [dump_canonical_json(asdict(tool)) for tool in sorted(tools, key=lambda tool: tool.name)]
     text = "\n".join((caller.display_name, *said.instructions, *kept, began))
     name = f"api-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return [name, *(f"{name}.{number}" for number in range(2, ALIKE_MAX + 1))]

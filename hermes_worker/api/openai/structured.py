@@ -44,16 +44,16 @@ RESPONSE_FORMAT: Final = {
 def read_chat_schema(given: object) -> Mapping[str, Any] | None:
     """Read the schema from ``response_format``; ``None`` for a text. Raises ``ApiError``."""
     inner = given.get("json_schema") if isinstance(given, dict) else None
-    return _schema_of(given, inner, "response_format", "response_format.json_schema")
+    return _parse_schema(given, inner, "response_format", "response_format.json_schema")
 
 
 def read_response_schema(text: object) -> Mapping[str, Any] | None:
     """Read the schema from ``text.format``; ``None`` for a text. Raises ``ApiError``."""
     given = text.get("format") if isinstance(text, dict) else None
-    return _schema_of(given, given, "text.format", "text.format")
+    return _parse_schema(given, given, "text.format", "text.format")
 
 
-def _schema_of(given: object, holder: object, param: str, place: str) -> Mapping[str, Any] | None:
+def _parse_schema(given: object, holder: object, param: str, place: str) -> Mapping[str, Any] | None:
     if given is None:
         return None
     kind = given.get("type") if isinstance(given, dict) else None

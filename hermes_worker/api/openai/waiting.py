@@ -34,13 +34,13 @@ class EndTeller:
         self.is_over = False
         self.wants_rows = False
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[None]:
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[None]:
         for row in rows:
             self.seq = row.seq
             self.is_over = self.is_over or row.name in TERMINAL_EVENTS
         return ()
 
-    def live(self, entry: LiveEntry, at: float) -> Sequence[None]:
+    def translate_live(self, entry: LiveEntry, at: float) -> Sequence[None]:
         return ()
 
 
@@ -51,10 +51,10 @@ class AnswerTeller(EndTeller):
         super().__init__(seq)
         self.handover = HandoverWatch()
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[None]:
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> Sequence[None]:
         for row in rows:
             if not self.is_over:
-                super().rows([row], usage)
+                super().translate_rows([row], usage)
                 self.handover.add_event(row)
                 self.is_over = self.is_over or self.handover.is_handed_over
         return ()

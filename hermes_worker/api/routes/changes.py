@@ -95,8 +95,9 @@ async def watch_changes(
     says how all lists stood, so a reader that comes back with it, to whichever server, gets what changed
     meanwhile. The server ends a stream after five minutes."""
     tenant = choose_tenant_or_all(caller, all_tenants=all_tenants)
-    await context.call_store(context.client.database.now)  # 503 while the database is away, instead of a silent stream
-    return ChangeStream(context, tenant, _frames(context, tenant, _list_readable_kinds(caller), told))
+    # 503 while the database is away, instead of a silent stream.
+    await context.call_store(context.client.database.read_clock)
+    return ChangeStream(context, tenant, _stream_frames(context, tenant, _list_readable_kinds(caller), told))
 
 
 def _list_readable_kinds(caller: Principal) -> Collection[ListKind]:
@@ -113,17 +114,17 @@ def _list_readable_kinds(caller: Principal) -> Collection[ListKind]:
     return kinds
 
 
-async def _frames(
+async def _stream_frames(
     context: ApiContext, tenant: str | None, kinds: Collection[ListKind], told: Marks
 ) -> AsyncIterator[bytes]:
     yield _AGAIN
     news = context.changes.follow_changes(tenant, kinds, told, silent_s=context.policy.keepalive_s)
     async with aclosing(news):  # type: ignore[type-var]
         async for changed in news:
-            yield sse.KEEPALIVE if changed is None else _frame(changed)
+            yield sse.KEEPALIVE if changed is None else _render_frame(changed)
     yield sse.GOING_AWAY
 
 
-def _frame(changed: ChangedLists) -> bytes:
+def _render_frame(changed: ChangedLists) -> bytes:
     event = {"event": LISTS_CHANGED, "timestamp": time.time(), "lists": [kind.value for kind in changed.kinds]}
     return f"id: {changed.id}\ndata: {json.dumps(event)}\n\n".encode("ascii")

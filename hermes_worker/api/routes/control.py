@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, BackgroundTasks
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors, invalid
 from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.schemas.runs import Controlled
 from hermes_worker.store.runs.control import STEER_CHARS_MAX, Control, NotAtWork
 from hermes_worker.stream.live import Live
 
 router = APIRouter(
-    prefix="/v1/runs", tags=["runs"], route_class=JsonRoute, responses=schema.declare_errors(404, 409, 410, 503)
+    prefix="/v1/runs",
+    tags=["runs"],
+    route_class=answer_errors(
+        {
+            NotAtWork: RouteRefusal(409, "run_not_active", text="{error}"),
+        },
+        JsonRoute,
+    ),
+    responses=schema.declare_errors(404, 409, 410, 503),
 )
 
 
-class Steer(BaseModel):
+class Steer(RequestBody):
     """Something to say to a run."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(max_length=STEER_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK})
 
@@ -32,22 +39,14 @@ class Steer(BaseModel):
 @router.post("/{run_id}/pause", response_model=Controlled, dependencies=[WRITES])
 async def pause_run(context: Context, run_id: OwnRun, caller: Caller) -> Controlled:
     """Begin nothing new in a run and in all that it caused; what is in flight ends as it would. Idempotent."""
-    try:
-        status = await context.call_store(Control(context.client.database).pause, run_id, by=caller.display_name)
-    except NotAtWork as error:
-        raise _not_at_work(error) from None
+    status = await context.call_store(Control(context.client.database).pause, run_id, by=caller.display_name)
     return Controlled(run_id=run_id, status=status.value)
 
 
 @router.post("/{run_id}/resume", response_model=Controlled, dependencies=[WRITES])
 async def resume_run(context: Context, run_id: OwnRun, caller: Caller, later: BackgroundTasks) -> Controlled:
     """Let a paused run, and all that it caused, go on where they were. Idempotent."""
-    try:
-        status, hints = await context.call_store(
-            Control(context.client.database).resume, run_id, by=caller.display_name
-        )
-    except NotAtWork as error:
-        raise _not_at_work(error) from None
+    status, hints = await context.call_store(Control(context.client.database).resume, run_id, by=caller.display_name)
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
     return Controlled(run_id=run_id, status=status.value)
 
@@ -64,10 +63,7 @@ async def steer_run(
     """Say something to a run at work; it reads it with its next tool result."""
     if not body.text.strip():
         raise invalid("text", "Invalid 'text': it is empty.")
-    try:
-        await context.call_store(Control(context.client.database).steer, run_id, body.text, by=caller.display_name)
-    except NotAtWork as error:
-        raise _not_at_work(error) from None
+    await context.call_store(Control(context.client.database).steer, run_id, body.text, by=caller.display_name)
     later.add_task(context.tell_broker, Live(context.client.redis).nudge, run_id)
     return Controlled(run_id=run_id, status="steered")
 

@@ -92,13 +92,13 @@ async def run_events(
     last_event_id: Annotated[EventId | None, Header()] = None,
 ) -> EventStream:
     """Everything that happened to a run and, as it happens, everything that will."""
-    told = _cursor(last_event_id, after)
+    told = _read_cursor(last_event_id, after)
     start = await context.call_store(read_stream_start, context.client.views, run_id)
     write = sse.format_cloud_event if form == CLOUD_EVENTS else sse.format_frame
-    return EventStream(context, run_id, partial(_frames, context, run_id, sse.Merge(told, start), write))
+    return EventStream(context, run_id, partial(_stream_frames, context, run_id, sse.Merge(told, start), write))
 
 
-def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
+def _read_cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
     """Read where a reader goes on. A browser that reconnects sends its first address again, so the header is the newer
     of the two."""
     newest = sse.Cursor()
@@ -113,7 +113,7 @@ def _cursor(last_event_id: str | None, after: str | None) -> sse.Cursor:
 _Write = Callable[[str, WireEvent], bytes]
 
 
-async def _frames(
+async def _stream_frames(
     context: ApiContext, run_id: str, merge: sse.Merge, write: _Write, feed: Feed
 ) -> AsyncIterator[bytes]:
     async with announce_reader(context, run_id, merge):

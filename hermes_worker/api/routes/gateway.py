@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
 from hermes_worker.api.formats import NO_NUL
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.chat_commands import ChatRole
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.gateway import (
@@ -28,7 +29,12 @@ from hermes_worker.store.gateway import GatewayRows, PairingRefused
 router = APIRouter(
     prefix="/v1/gateway",
     tags=["gateway"],
-    route_class=JsonRoute,
+    route_class=answer_errors(
+        {
+            PairingRefused: RouteRefusal(409, "pairing_refused", "code"),
+        },
+        JsonRoute,
+    ),
     dependencies=[FOR_OPERATORS],
     responses=schema.declare_errors(503),
 )
@@ -36,10 +42,8 @@ _Account = Annotated[str, Query(min_length=1, max_length=100, pattern=NO_NUL)]
 _Person = Annotated[str, Query(min_length=1, max_length=200, pattern=NO_NUL)]
 
 
-class PairPerson(BaseModel):
+class PairPerson(RequestBody):
     """A code that a person was given in a chat."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     account: str = Field(min_length=1, max_length=100, pattern=NO_NUL, description="As 'telegram:default'.")
     code: str = Field(min_length=1, max_length=40, pattern=NO_NUL)
@@ -50,10 +54,10 @@ class PairPerson(BaseModel):
 async def list_gateway_accounts(context: Context) -> GatewayAccountList:
     """The accounts that gateways listen to: by which gateway, what was wrong with the last poll, who was let in, and
     who asks to be."""
-    return await context.call_store(_accounts, GatewayRows(context.client.database))
+    return await context.call_store(_list_accounts, GatewayRows(context.client.database))
 
 
-def _accounts(rows: GatewayRows) -> GatewayAccountList:
+def _list_accounts(rows: GatewayRows) -> GatewayAccountList:
     now = rows.read_clock()
     known = rows.list_people()
     found = [
@@ -86,10 +90,7 @@ async def pair_person(context: Context, body: PairPerson) -> PairedPerson:
     """Let in the person who was given this code. After five wrong codes every code of the account is refused for an
     hour."""
     rows = GatewayRows(context.client.database)
-    try:
-        person = await context.call_store(rows.pair, body.account, body.code, body.role)
-    except PairingRefused as error:
-        raise ApiError(409, f"{error}.", code="pairing_refused", param="code") from None
+    person = await context.call_store(rows.pair, body.account, body.code, body.role)
     return PairedPerson(account=body.account, person=person, role=body.role)
 
 

@@ -80,22 +80,22 @@ async def health_ready(context: Context, response: Response) -> schema.Ready:
     if context.leaving.is_set():
         response.status_code = 503
         return schema.Ready(status="leaving")
-    database, broker = await context.troubles.get("ready", partial(_troubles, context), max_age_s=_READY_AGE_S)
+    database, broker = await context.troubles.get("ready", partial(_find_troubles, context), max_age_s=_READY_AGE_S)
     if database is not None:
         response.status_code = 503
     reasons = [reason for reason in (database, broker) if reason is not None]
     return schema.Ready(status="ready" if database is None else "unavailable", reasons=reasons or None)
 
 
-async def _troubles(context: ApiContext) -> tuple[str | None, str | None]:
+async def _find_troubles(context: ApiContext) -> tuple[str | None, str | None]:
     """Find what is wrong with the database and with the broker, each as a sentence; ``None`` for nothing."""
     return await asyncio.gather(
-        _trouble(context.probe(_database_trouble, context.client), "the database"),
-        _trouble(context.probe(_broker_trouble, context.client), "the broker"),
+        _await_trouble(context.probe(_find_database_trouble, context.client), "the database"),
+        _await_trouble(context.probe(_find_broker_trouble, context.client), "the broker"),
     )
 
 
-async def _trouble(look: Awaitable[str | None], server: str) -> str | None:
+async def _await_trouble(look: Awaitable[str | None], server: str) -> str | None:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await look
@@ -103,7 +103,7 @@ async def _trouble(look: Awaitable[str | None], server: str) -> str | None:
         return f"{server} did not answer within {_PATIENCE_S:g} s"
 
 
-def _database_trouble(client: Client) -> str | None:
+def _find_database_trouble(client: Client) -> str | None:
     file = client.database.url.database if client.database.is_sqlite else None
     if file and shutil.disk_usage(Path(file).parent).free < _FREE_BYTES_MIN:
         # The log of writes is overwritten in place, so one small row may still find room.
@@ -116,7 +116,7 @@ def _database_trouble(client: Client) -> str | None:
     return None
 
 
-def _broker_trouble(client: Client) -> str | None:
+def _find_broker_trouble(client: Client) -> str | None:
     try:
         require_writable(client.redis)
     except (redis.RedisError, OSError) as error:
@@ -134,7 +134,7 @@ def _broker_trouble(client: Client) -> str | None:
 )
 async def health_detailed(context: Context, response: Response) -> dict[str, Any]:
     """Whether runs can be accepted and worked on, check by check. Status 503 when they cannot be accepted."""
-    checks = await _all_checks(context)
+    checks = await _run_all_checks(context)
     verdict = _find_worst([check.verdict for check in checks.values()])
     if verdict is Readiness.UNAVAILABLE:
         response.status_code = 503
@@ -151,16 +151,16 @@ async def health_detailed(context: Context, response: Response) -> dict[str, Any
     }
 
 
-async def _all_checks(context: ApiContext) -> dict[str, Check]:
+async def _run_all_checks(context: ApiContext) -> dict[str, Check]:
     client = context.client
     names = ("state_db", "broker", "workers", "runs", "disk", "config")
     found = await asyncio.gather(
-        _within_patience(context.probe(_state_db, client), Readiness.UNAVAILABLE),
-        _within_patience(context.probe(_broker, client), Readiness.DEGRADED),
-        _within_patience(context.probe(_workers, client), Readiness.DEGRADED),
-        _within_patience(context.probe(_runs, client), Readiness.DEGRADED),
-        _within_patience(context.probe(_disk, client.settings), Readiness.DEGRADED),
-        _within_patience(context.probe(_config, client.settings), Readiness.DEGRADED),
+        _wait_for_check(context.probe(_check_state_db, client), Readiness.UNAVAILABLE),
+        _wait_for_check(context.probe(_check_broker, client), Readiness.DEGRADED),
+        _wait_for_check(context.probe(_check_workers, client), Readiness.DEGRADED),
+        _wait_for_check(context.probe(_count_runs, client), Readiness.DEGRADED),
+        _wait_for_check(context.probe(_check_disk, client.settings), Readiness.DEGRADED),
+        _wait_for_check(context.probe(_check_config, client.settings), Readiness.DEGRADED),
     )
     return dict(zip(names, found, strict=True))
 
@@ -169,7 +169,7 @@ def _find_worst(verdicts: Sequence[Readiness]) -> Readiness:
     return max(verdicts, key=list(Readiness).index)
 
 
-async def _within_patience(check: Awaitable[Check], otherwise: Readiness) -> Check:
+async def _wait_for_check(check: Awaitable[Check], otherwise: Readiness) -> Check:
     """Wait for a check; ``otherwise`` is its verdict when its server does not answer in time."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -181,7 +181,7 @@ async def _within_patience(check: Awaitable[Check], otherwise: Readiness) -> Che
         return Check(otherwise, {"error": "the database does not answer"})
 
 
-def _state_db(client: Client) -> Check:
+def _check_state_db(client: Client) -> Check:
     began = time.monotonic()
     found = load_revision(client.database)
     facts = {
@@ -194,14 +194,14 @@ def _state_db(client: Client) -> Check:
     return Check(Readiness.UNAVAILABLE, {**facts, "error": f"this version needs schema revision {find_newest()}"})
 
 
-def _broker(client: Client) -> Check:
-    depths = client.publisher.depths()
+def _check_broker(client: Client) -> Check:
+    depths = client.publisher.count_waiting()
     if depths is None:
         return Check(Readiness.DEGRADED, {"error": "no answer; runs are accepted and start when it is back"})
     return Check(Readiness.OK, {"queue_depths": dict(depths)})
 
 
-def _workers(client: Client) -> Check:
+def _check_workers(client: Client) -> Check:
     alive = client.workers.list_alive()
     shown = [{name: worker[name] for name in ("name", "queues", "started_at")} for worker in alive]
     served = {queue for worker in alive for queue in str(worker["queues"]).split(",")}
@@ -212,11 +212,11 @@ def _workers(client: Client) -> Check:
     return Check(Readiness.OK, facts)
 
 
-def _runs(client: Client) -> Check:
+def _count_runs(client: Client) -> Check:
     return Check(Readiness.OK, {"by_status": client.views.count_open()})
 
 
-def _disk(settings: Settings) -> Check:
+def _check_disk(settings: Settings) -> Check:
     try:
         usage = shutil.disk_usage(settings.home)
     except OSError as error:
@@ -229,7 +229,7 @@ def _disk(settings: Settings) -> Check:
     return Check(Readiness.OK, facts)
 
 
-def _config(settings: Settings) -> Check:
+def _check_config(settings: Settings) -> Check:
     try:
         model, provider = resolve_model(settings.model, None)
     except InvalidSubmission as error:

@@ -10,13 +10,14 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.bodies import read_json
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.job_schema import CHANGED_JOB, NEW_JOB, JobBody
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_answer, declare_errors
+from hermes_worker.channels.readiness import explain_undeliverable
 from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.principals import USER_HEADER, KeyScope, Principal
 from hermes_worker.resource import Resource
@@ -37,7 +38,7 @@ from hermes_worker.store.jobs.jobs import FiringView, JobNotFound, Jobs
 from scheduler import jobs as work
 
 router = APIRouter(
-    dependencies=[needs(KeyScope.JOBS)],
+    dependencies=[declare_scope(KeyScope.JOBS)],
     prefix="/api/jobs",
     tags=["jobs"],
     responses={**declare_errors(400, 403, shape=EITHER_ERROR), **declare_errors(503, shape=FlatError)},
@@ -52,7 +53,7 @@ _Reason = Annotated[str | None, Query(max_length=500, pattern=NO_NUL, descriptio
 _Id = Annotated[str, Path(json_schema_extra={"pattern": f"^{_JOB_ID.pattern}$"})]
 
 
-def _error(status: int, message: str) -> JSONResponse:
+def _build_error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status_code=status)
 
 
@@ -62,32 +63,32 @@ async def _answer(context: Context, caller: Principal, call: Callable[[Jobs], Re
         answer = await context.call_store(call, jobs)
         return JSONResponse(answer.model_dump(mode="json", exclude_unset=True))
     except JobNotFound:
-        return _error(404, "Job not found")
+        return _build_error(404, "Job not found")
     except UnavailableError:
-        return _error(503, "The state database does not answer; try again.")
+        return _build_error(503, "The state database does not answer; try again.")
     except HermesError as error:
-        return _error(400, str(error))
+        return _build_error(400, str(error))
 
 
 _NOT_THEIRS = f"Only the person at the machine names a directory of it: with {USER_HEADER!r}."
 
 
-async def _body(request: Request) -> JobBody | JSONResponse:
+async def _read_body(request: Request) -> JobBody | JSONResponse:
     try:
         return JobBody.model_validate(await read_json(request))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part)[:80] for part in first["loc"]) or "body"
-        return _error(400, f"Invalid {where}: {first['msg']}")
+        return _build_error(400, f"Invalid {where}: {first['msg']}")
     except ApiError as error:
         if error.status != 400:
             raise
-        return _error(400, error.message)
+        return _build_error(400, error.message)
 
 
 async def _on_job(context: Context, caller: Principal, job_id: str, call: Callable[[Jobs], Resource]) -> JSONResponse:
     if not _JOB_ID.fullmatch(job_id):
-        return _error(400, "Invalid job ID format")
+        return _build_error(400, "Invalid job ID format")
     return await _answer(context, caller, call)
 
 
@@ -104,19 +105,21 @@ async def list_jobs(context: Context, caller: Caller, include_disabled: bool = F
 @router.post("", openapi_extra=NEW_JOB, responses=declare_answer(NewJob) | declare_errors(408))
 async def create_job(context: Context, caller: Caller, request: Request) -> JSONResponse:
     """Keep a job."""
-    body = await _body(request)
+    body = await _read_body(request)
     if isinstance(body, JSONResponse):
         return body
     if body.workspace and not caller.operates:
-        return _error(403, _NOT_THEIRS)
+        return _build_error(403, _NOT_THEIRS)
     if not body.name or not body.name.strip() or not body.schedule:
-        return _error(400, "Name and schedule are required")
+        return _build_error(400, "Name and schedule are required")
     asked, seen = body.as_request, _describe_caller(request)
 
     def create(jobs: Jobs) -> Resource:
         document = work.build_job_document(work.create(jobs, asked, seen, source=caller.source))
-        if (notice := work.find_scheduler_notice(jobs)) is not None:
-            document["notice"] = notice
+        senders = context.client.workers.list_senders()
+        notices = (work.find_scheduler_notice(jobs), explain_undeliverable(senders, asked.deliver or "local"))
+        if found := "; ".join(notice for notice in notices if notice):
+            document["notice"] = found
         return NewJob(job=NewJobObject(**document))
 
     return await _answer(context, caller, create)
@@ -142,13 +145,13 @@ async def get_job(context: Context, caller: Caller, job_id: _Id) -> JSONResponse
 )
 async def edit_job(context: Context, caller: Caller, job_id: _Id, request: Request) -> JSONResponse:
     """Change what the body names."""
-    body = await _body(request)
+    body = await _read_body(request)
     if isinstance(body, JSONResponse):
         return body
     if body.workspace and not caller.operates:
-        return _error(403, _NOT_THEIRS)
+        return _build_error(403, _NOT_THEIRS)
     if not body.model_fields_set:
-        return _error(400, "No valid fields to update")
+        return _build_error(400, "No valid fields to update")
     asked, enabled = body.as_request, body.enabled
 
     def change(jobs: Jobs) -> Resource:
@@ -195,7 +198,7 @@ async def job_history(
 ) -> JSONResponse:
     """The settled slots of a job, newest first; ``before`` is the slot that ended the page before."""
     if not 1 <= limit <= _HISTORY_MAX:
-        return _error(400, f"limit must be from 1 to {_HISTORY_MAX}")
+        return _build_error(400, f"limit must be from 1 to {_HISTORY_MAX}")
 
     def load(jobs: Jobs) -> Resource:
         views = jobs.list_firings(jobs.get(job_id).pk, limit=limit, before=before)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.routes.runs import build_run_object
 from hermes_worker.schemas.runs import CallDetailObject, CallList, TreeObject, TreeRunObject
@@ -17,7 +17,16 @@ from hermes_worker.services.presenters import build_call_detail, build_entry_obj
 from hermes_worker.store.runs.call_ledger import CallNotFound, Ledger
 from hermes_worker.store.runs.tree_shapes import TREE_RUNS_MAX, TreeNode, load_tree
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"], responses=schema.declare_errors(503))
+router = APIRouter(
+    prefix="/v1/runs",
+    tags=["runs"],
+    route_class=answer_errors(
+        {
+            CallNotFound: RouteRefusal(404, "call_not_found", "call", "Call not found: {call}"),
+        }
+    ),
+    responses=schema.declare_errors(503),
+)
 _CALL_FORM = r"^[0-9]{1,6}\.[0-9]{1,4}$"
 
 
@@ -31,7 +40,9 @@ async def list_calls(
 ) -> CallList:
     """The tool calls of a run: what may be repeated, how often each was begun, and who holds it."""
     ledger = Ledger(context.client.database)
-    found = await context.call_store(ledger.list_calls, run_id, after=_place(after) if after else None, limit=limit + 1)
+    found = await context.call_store(
+        ledger.list_calls, run_id, after=_parse_place(after) if after else None, limit=limit + 1
+    )
     return CallList(data=[build_entry_object(entry) for entry in found[:limit]], has_more=len(found) > limit)
 
 
@@ -44,10 +55,7 @@ async def list_calls(
 async def get_call(context: Context, run_id: OwnRun, call: _Call) -> CallDetailObject:
     """One tool call with its arguments and its result."""
     ledger = Ledger(context.client.database)
-    try:
-        found = await context.call_store(ledger.load_call, run_id, *_place(call))
-    except CallNotFound:
-        raise ApiError(404, f"Call not found: {call}", code="call_not_found", param="call") from None
+    found = await context.call_store(ledger.load_call, run_id, *_parse_place(call))
     return build_call_detail(found)
 
 
@@ -60,16 +68,16 @@ async def get_tree(context: Context, run_id: OwnRun) -> TreeObject:
     return TreeObject(
         root_run_id=shape.nodes[0].run.run_id,
         total=shape.total,
-        data=[_tree_run(node) for node in shape.nodes],
+        data=[_build_tree_run(node) for node in shape.nodes],
     )
 
 
-def _place(call: str) -> tuple[int, int]:
+def _parse_place(call: str) -> tuple[int, int]:
     iteration, _, position = call.partition(".")
     return int(iteration), int(position)
 
 
-def _tree_run(node: TreeNode) -> TreeRunObject:
+def _build_tree_run(node: TreeNode) -> TreeRunObject:
     return TreeRunObject(
         run=build_run_object(node.run),
         parent_run_id=node.parent_run_id,

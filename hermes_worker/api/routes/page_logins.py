@@ -7,14 +7,15 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import READS, Caller, bearer_of
+from hermes_worker.api.auth import READS, Caller, read_bearer
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.page import COOKIE, LOGIN_PATH, read_login
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.schemas.page import PageLoginObject
 
@@ -23,10 +24,8 @@ router = APIRouter(prefix=LOGIN_PATH, tags=["page"], route_class=JsonRoute, resp
 _Path = Annotated[str, Field(max_length=500, pattern=r"^/([A-Za-z0-9._~-]+/)*$")]
 
 
-class LogIn(BaseModel):
+class LogIn(RequestBody):
     """The path of the page, for the cookie."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     path: _Path = Field(
         "/", description="The path of the page as its browser sees it: the cookie is sent to addresses below it."
@@ -38,7 +37,7 @@ async def open_page_login(
     context: Context, caller: Caller, request: Request, response: Response, body: LogIn
 ) -> PageLoginObject:
     """Let the browser in that sends this: the answer sets a cookie that stands for the key of the request."""
-    key = bearer_of(request.headers)
+    key = read_bearer(request.headers)
     if key is None:
         raise ApiError(409, "This browser is let in already. Send a key to let it in as somebody else.", code="let_in")
     made = await context.call_store(context.page_logins.open, key, caller)
@@ -51,7 +50,7 @@ async def open_page_login(
         samesite="strict",
         secure=_is_https(request),
     )
-    return _object(caller, made.expires_at)
+    return _build_object(caller, made.expires_at)
 
 
 def _is_https(request: Request) -> bool:
@@ -62,8 +61,8 @@ def _is_https(request: Request) -> bool:
 @router.get("", response_model=PageLoginObject, dependencies=[READS])
 async def get_page_login(context: Context, caller: Caller, request: Request) -> PageLoginObject:
     """The caller, and what the key allows."""
-    token = read_login(request.headers) if bearer_of(request.headers) is None else None
-    return _object(caller, await context.call_store(context.page_logins.find_expiry, token) if token else None)
+    token = read_login(request.headers) if read_bearer(request.headers) is None else None
+    return _build_object(caller, await context.call_store(context.page_logins.find_expiry, token) if token else None)
 
 
 @router.delete("", status_code=204, dependencies=[READS])
@@ -82,7 +81,7 @@ async def close_page_login(
     response.delete_cookie(COOKIE, path=path, httponly=True, samesite="strict")
 
 
-def _object(caller: Caller, expires_at: float | None) -> PageLoginObject:
+def _build_object(caller: Caller, expires_at: float | None) -> PageLoginObject:
     scopes = [scope for scope in KeyScope if caller.has_scope(scope)]
     return PageLoginObject(
         tenant=caller.tenant,

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
 from pydantic import WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
-from hermes_worker.api.bodies import read_object, validate_body
+from hermes_worker.api.bodies import make_body_reader
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.cursors import make_cursor, read_cursor
 from hermes_worker.api.errors import ApiError, invalid
 from hermes_worker.api.messages import parse_conversation
 from hermes_worker.api.owners import OwnRun, choose_listed_tenant
 from hermes_worker.api.stopping import stop
+from hermes_worker.channels.readiness import explain_undeliverable
+from hermes_worker.channels.targets import TargetError
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.principals import USER_HEADER, Principal
 from hermes_worker.core.priority import Priority
@@ -34,12 +37,14 @@ from hermes_worker.schemas.runs import (
     StartedRun,
     Stopping,
     TurnResult,
+    UndeliveredObject,
 )
 from hermes_worker.services.results import build_turn_result
+from hermes_worker.services.sheets import redact_deliveries
 from hermes_worker.services.submission import Submission, accept, announce
 from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.runs.explanations import Explanations
-from hermes_worker.store.runs.listing import Listing, RunFilter
+from hermes_worker.store.runs.listing import Listing, RunFilter, RunPage
 from hermes_worker.store.runs.runs import Created, RunNotFound
 from hermes_worker.wiring import Client
 
@@ -50,10 +55,6 @@ _Key = Annotated[str, WithJsonSchema({"type": "string", "pattern": schema.KEY_FO
 
 
 # --- submit ----------------------------------------------------------------------------------------------------------
-
-
-async def _create_run(request: Request) -> schema.CreateRun:
-    return validate_body(await read_object(request), schema.CreateRun)
 
 
 def require_enabled(context: ApiContext, caller: Principal) -> None:
@@ -137,7 +138,7 @@ _BODY_SCHEMA = {
 async def create_run(
     context: Context,
     caller: Caller,
-    body: Annotated[schema.CreateRun, Depends(_create_run)],
+    body: Annotated[schema.CreateRun, Depends(make_body_reader(schema.CreateRun))],
     response: Response,
     later: BackgroundTasks,
     idempotency_key: Annotated[_Key | None, Header()] = None,
@@ -146,6 +147,9 @@ async def create_run(
     submission = context.adapt_to_stack(build_submission(body, caller, idempotency_key))
     if caller.operates:
         await context.call_store(require_enabled, context, caller)
+    if submission.deliver:
+        senders = await context.call_store(context.client.workers.list_senders)
+        require_deliverable(senders, submission)
     created = await context.call_store(accept, context.client, submission)
     if created.was_replayed:
         response.headers["Idempotent-Replayed"] = "true"
@@ -154,6 +158,14 @@ async def create_run(
         later.add_task(context.tell_broker, announce, context.client, created)
     response.headers["X-Hermes-Session-Id"] = created.session_id
     return build_started_run(created)
+
+
+def require_deliverable(senders: Collection[Collection[str]], submission: Submission) -> None:
+    """Raise ``ApiError`` when no worker has the credentials for a target of the answer: it would be lost. ``senders``
+    are the variables of each worker that delivers."""
+    with suppress(TargetError):  # submitting refuses it
+        if (why := explain_undeliverable(senders, submission.deliver or "local")) is not None:
+            raise invalid("deliver", f"Invalid 'deliver': {why}.", "undeliverable_target")
 
 
 def build_started_run(created: Created) -> StartedRun:
@@ -177,8 +189,18 @@ def build_started_run(created: Created) -> StartedRun:
 )
 async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.ListRunsInShort, Query()]) -> RunList:
     """Runs, newest first."""
+    page, cursor = await load_page(context, caller, wanted)
+    return RunList(
+        data=[_shorten(build_run_object(view, source=caller.source), wanted.output_chars) for view in page.views],
+        has_more=cursor is not None,
+        next_cursor=cursor,
+    )
+
+
+async def load_page(context: Context, caller: Caller, wanted: schema.ListRuns) -> tuple[RunPage, str | None]:
+    """Load a page of the runs that a request asks for, with the cursor of the next one. Raises ``ApiError``."""
     meant = build_run_filter(wanted, await choose_listed_tenant(context, caller, wanted.tenant), caller.source)
-    below = read_cursor(context.proofs, meant, wanted.cursor) if wanted.cursor else None
+    below = int(read_cursor(context.proofs, asdict(meant), wanted.cursor)) if wanted.cursor else None
     if below is not None and wanted.before is not None:
         raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
     listing = Listing(context.client.database)
@@ -186,11 +208,7 @@ async def list_runs(context: Context, caller: Caller, wanted: Annotated[schema.L
         page = await context.call_store(listing.list_page, meant, limit=wanted.limit, below=below, before=wanted.before)
     except RunNotFound:
         raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
-    return RunList(
-        data=[_shorten(build_run_object(view, source=caller.source), wanted.output_chars) for view in page.views],
-        has_more=page.below is not None,
-        next_cursor=None if page.below is None else make_cursor(context.proofs, meant, page.below),
-    )
+    return page, None if page.below is None else make_cursor(context.proofs, asdict(meant), str(page.below))
 
 
 def _shorten(run: RunObject, chars_max: int | None) -> RunObject:
@@ -272,7 +290,8 @@ async def explain_run(context: Context, run_id: OwnRun) -> ExplanationObject:
 
 def _inspect(client: Client, run_id: str, source: str) -> RunObject:
     views = client.views
-    view = views.load_run(run_id)
+    listing = Listing(client.database)
+    view = replace(views.load_run(run_id), undelivered=listing.list_undelivered(run_id))
     by_status = views.count_calls(run_id)
     troubled = views.list_calls(run_id, limit=_ATTENTION_MAX, only_troubled=True)
     calls = CallSummary(
@@ -280,10 +299,11 @@ def _inspect(client: Client, run_id: str, source: str) -> RunObject:
         by_status=by_status,
         attention=[schema.build_call_object(call) for call in troubled],
     )
-    inspected = build_run_object(view, calls, source=source)
+    found = listing.load_notes(run_id)
+    inspected = build_run_object(view.with_tags(found.tags), calls, source=source)
     if not view.status.is_terminal:
         inspected.standing = schema.build_standing_object(client.standings.find_standing(run_id))
-    notes = asdict(Listing(client.database).load_notes(run_id))
+    notes = asdict(found)
     begun = {name: value or None for name, value in notes.pop("began_with").items()}
     for name, value in notes.items():
         setattr(inspected, name, value or None)
@@ -297,7 +317,7 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
     Priority.NORMAL: None,
     Priority.HIGH: "high",
 }
-_CONVERTED = {"delegated", "doubtful_cost_usd", "error", "exit_reason", "priority", "tags", "usage"}
+_CONVERTED = {"delegated", "doubtful_cost_usd", "error", "exit_reason", "priority", "tags", "undelivered", "usage"}
 _SHOWN_AS_STORED = tuple(
     each.name for each in fields(RunView) if each.name in RunObject.model_fields.keys() - _CONVERTED
 )
@@ -323,6 +343,7 @@ def build_run_object(view: RunView, calls: CallSummary | None = None, *, source:
         interrupted=view.is_interrupted if has_ended else None,
         estimated_cost_usd=None if view.cost_usd is None else float(view.cost_usd),
         doubtful_cost_usd=float(view.doubtful_cost_usd) or None,
+        undelivered=[UndeliveredObject(**asdict(each)) for each in redact_deliveries(view).undelivered] or None,
         tool_calls=calls,
     )
 

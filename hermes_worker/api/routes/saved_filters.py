@@ -5,29 +5,37 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import RouteRefusal, answer_errors
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.principals import Principal
 from hermes_worker.schemas.page import SavedFilterList
 from hermes_worker.store.access.saved_filters import FilterNotFound, FiltersFull, SavedFilters
 
 router = APIRouter(
-    prefix="/v1/page/filters", tags=["page"], route_class=JsonRoute, responses=schema.declare_errors(503)
+    prefix="/v1/page/filters",
+    tags=["page"],
+    route_class=answer_errors(
+        {
+            FilterNotFound: RouteRefusal(404, "filter_not_found", "name"),
+            FiltersFull: RouteRefusal(409, "filters_full", "name"),
+        },
+        JsonRoute,
+    ),
+    responses=schema.declare_errors(503),
 )
 
 _NAME_FORM = r"^[^\x00-\x1f\x7f]{1,60}$"
 _QUERY_FORM = r"^[!-~]{0,2000}$"
 
 
-class SaveFilter(BaseModel):
+class SaveFilter(RequestBody):
     """A filter and its name."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(max_length=60, pattern=_NAME_FORM)
     query: str = Field(
@@ -51,10 +59,7 @@ def _read(filters: SavedFilters, caller: Principal) -> SavedFilterList:
 async def save_filter(context: Context, caller: Caller, body: SaveFilter) -> SavedFilterList:
     """Save a filter under a name, in place of what was saved under it. Up to a hundred. Idempotent."""
     filters = SavedFilters(context.client.database)
-    try:
-        await context.call_store(filters.save, caller, body.name, body.query)
-    except FiltersFull as error:
-        raise ApiError(409, f"{error}.", code="filters_full", param="name") from None
+    await context.call_store(filters.save, caller, body.name, body.query)
     return await context.call_store(_read, filters, caller)
 
 
@@ -63,7 +68,4 @@ async def remove_saved_filter(
     context: Context, caller: Caller, name: Annotated[str, Query(max_length=60, pattern=_NAME_FORM)]
 ) -> None:
     """Remove a filter of the caller."""
-    try:
-        await context.call_store(SavedFilters(context.client.database).remove, caller, name)
-    except FilterNotFound as error:
-        raise ApiError(404, f"{error}.", code="filter_not_found", param="name") from None
+    await context.call_store(SavedFilters(context.client.database).remove, caller, name)

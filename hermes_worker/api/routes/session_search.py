@@ -28,7 +28,7 @@ async def search_sessions(
     """Messages that match, in all sessions or in one. Not for those that a run works in as a child, unless asked."""
     asked = MessageSearch(
         text=wanted.q,
-        roles=wanted.searched_roles(),
+        roles=wanted.list_searched_roles(),
         order=SearchOrder(wanted.sort),
         limit=wanted.limit,
         session=wanted.session_id,

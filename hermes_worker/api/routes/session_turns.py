@@ -20,7 +20,7 @@ from hermes_worker.api.messages import parse_conversation
 from hermes_worker.api.openai.waiting import ClientLeft, require_reader_room, server_stops, wait_for_end
 from hermes_worker.api.owners import OwnSession
 from hermes_worker.api.routes.events import EventStream
-from hermes_worker.api.routes.sessions import read_body
+from hermes_worker.api.routes.sessions import make_session_reader
 from hermes_worker.api.run_reader import announce_reader, follow, read_stream_start
 from hermes_worker.api.schema import KEY_FORM
 from hermes_worker.api.wire.session_objects import AssistantMessage, ChatCompletion, ChatTurn, CompressSession
@@ -56,11 +56,7 @@ _TOLD: schema.Answers = {
 }
 
 
-async def _turn(request: Request) -> ChatTurn:
-    return await read_body(request, ChatTurn)
-
-
-_Body = Annotated[ChatTurn, Depends(_turn)]
+_Body = Annotated[ChatTurn, Depends(make_session_reader(ChatTurn))]
 
 
 @router.post(
@@ -120,7 +116,7 @@ async def chat_stream(
 ) -> EventStream:
     """Say something in a session, and follow the turn. To go on after a broken connection, send the same again with
     the same ``Idempotency-Key``, and the ``id`` of the last event as ``Last-Event-ID``."""
-    told = _cursor(last_event_id, idempotency_key)
+    told = _read_cursor(last_event_id, idempotency_key)
     session, created = await _begin_turn(context, caller, session_id, body, idempotency_key)
     if not created.was_replayed:
         await context.tell_broker(announce, context.client, created)
@@ -132,13 +128,9 @@ async def chat_stream(
         user_content=_parse_message(body),
         began_at=view.created_at,
     )
-    stream = EventStream(context, created.run_id, partial(_frames, context, turn, TurnTeller(turn, told, start)))
+    stream = EventStream(context, created.run_id, partial(_stream_frames, context, turn, TurnTeller(turn, told, start)))
     _tell_who(stream, session.label.choose_reference(caller.source), created)
     return stream
-
-
-async def _read_compression(request: Request) -> CompressSession:
-    return await read_body(request, CompressSession)
 
 
 @router.post(
@@ -152,7 +144,7 @@ async def compress(
     context: Context,
     caller: Caller,
     session_id: OwnSession,
-    body: Annotated[CompressSession, Depends(_read_compression)],
+    body: Annotated[CompressSession, Depends(make_session_reader(CompressSession))],
     response: Response,
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> CompressionAccepted:
@@ -171,7 +163,7 @@ async def compress(
     return CompressionAccepted(run_id=created.run_id, session_id=session.label.choose_reference(caller.source))
 
 
-def _cursor(last_event_id: str | None, key: str | None) -> TurnCursor:
+def _read_cursor(last_event_id: str | None, key: str | None) -> TurnCursor:
     if not last_event_id:
         return TurnCursor()
     if key is None:
@@ -243,8 +235,8 @@ def _accept(
     return session, accept(client, submission)
 
 
-async def _frames(context: ApiContext, turn: TurnFacts, teller: TurnTeller, feed: Feed) -> AsyncIterator[bytes]:
-    if opening := teller.opening():
+async def _stream_frames(context: ApiContext, turn: TurnFacts, teller: TurnTeller, feed: Feed) -> AsyncIterator[bytes]:
+    if opening := teller.build_opening():
         yield b"".join(opening)
     async with announce_reader(context, turn.run_id, teller):
         async for told in follow(context, turn.run_id, teller, feed):
@@ -252,7 +244,7 @@ async def _frames(context: ApiContext, turn: TurnFacts, teller: TurnTeller, feed
     if not teller.is_over:
         yield sse.GOING_AWAY
         return
-    yield b"".join(teller.closing(await context.call_store(_end, context.client, turn.run_id)))
+    yield b"".join(teller.build_closing(await context.call_store(_end, context.client, turn.run_id)))
     yield sse.CLOSED
 
 

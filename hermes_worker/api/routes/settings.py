@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, READS, WRITES, Caller
@@ -13,6 +13,7 @@ from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import invalid, tenant_not_found
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.overrides import OVERRIDABLE
 from hermes_worker.safety.redaction import redact
@@ -27,10 +28,8 @@ from hermes_worker.wiring import Client
 router = APIRouter(prefix="/v1", tags=["settings"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
 
-class ListSettings(BaseModel):
+class ListSettings(BaseModel, extra="forbid"):
     """Which settings to list, and for whom."""
-
-    model_config = ConfigDict(extra="forbid")
 
     prefix: str | None = Field(None, max_length=100, pattern=NO_NUL, description="Only those whose key begins so.")
     tenant: str | None = Field(None, pattern=TENANT_FORM, description="As a run of this tenant is accepted with now.")
@@ -40,10 +39,8 @@ class ListSettings(BaseModel):
     run_id: str | None = Field(None, max_length=100, pattern=NO_NUL, description="As this run was accepted with.")
 
 
-class SessionSettingsBody(BaseModel):
+class SessionSettingsBody(RequestBody):
     """Overrides to set for a session; ``null`` removes one, and settings that are not named stay."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     settings: Annotated[
         dict[
@@ -94,11 +91,11 @@ def _list_settings(client: Client, about: SettingsScope, prefix: str) -> Setting
         configuration=name_configuration(chosen.settings),
         layers=dict(chosen.layers),
         problems=dict(client.live_settings.list_problems()),
-        data=[_object(each) for each in chosen.list_with_sources() if each.key.startswith(prefix)],
+        data=[_build_object(each) for each in chosen.list_with_sources() if each.key.startswith(prefix)],
     )
 
 
-def _object(told: SettingWithSource) -> SettingObject:
+def _build_object(told: SettingWithSource) -> SettingObject:
     which = OVERRIDABLE.get(told.key)
     return SettingObject(
         key=told.key,

@@ -12,18 +12,14 @@ from pydantic import BaseModel
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import Context
-from hermes_worker.api.cursors import make_cursor, read_cursor
-from hermes_worker.api.errors import invalid
-from hermes_worker.api.owners import OwnRun, choose_listed_tenant
-from hermes_worker.api.routes.runs import build_run_filter
+from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.routes.runs import load_page
 from hermes_worker.core.run_views import HookCallView, RunNews, RunSheet, RunView
 from hermes_worker.safety.redaction import redact
 from hermes_worker.schemas.runs import TrajectoryObject
 from hermes_worker.services.results import build_training_sample
-from hermes_worker.services.sheets import load_news, load_sheet, redact_run
+from hermes_worker.services.sheets import load_news, load_sheet, redact_deliveries, redact_run
 from hermes_worker.store.hooks.calls import HookCalls
-from hermes_worker.store.runs.listing import Listing
-from hermes_worker.store.runs.runs import RunNotFound
 
 router = APIRouter(prefix="/v1/sheets", tags=["runs"], responses=schema.declare_errors(503))
 
@@ -47,19 +43,11 @@ class HookCallList(BaseModel):
 @router.get("", response_model=SheetList, responses=schema.declare_errors(404), dependencies=[READS])
 async def list_sheets(context: Context, caller: Caller, wanted: Annotated[schema.ListRuns, Query()]) -> SheetList:
     """Runs, newest first, with all that their rows say."""
-    meant = build_run_filter(wanted, await choose_listed_tenant(context, caller, wanted.tenant), caller.source)
-    below = read_cursor(context.proofs, meant, wanted.cursor) if wanted.cursor else None
-    if below is not None and wanted.before is not None:
-        raise invalid("before", "Invalid 'before': 'cursor' says where to go on.", "invalid_value")
-    listing = Listing(context.client.database)
-    try:
-        page = await context.call_store(listing.list_page, meant, limit=wanted.limit, below=below, before=wanted.before)
-    except RunNotFound:
-        raise invalid("before", f"Invalid 'before': there is no run {wanted.before!r}.", "run_not_found") from None
+    page, cursor = await load_page(context, caller, wanted)
     return SheetList(
-        data=[view if caller.operates else redact_run(view) for view in page.views],
-        has_more=page.below is not None,
-        next_cursor=None if page.below is None else make_cursor(context.proofs, meant, page.below),
+        data=[redact_deliveries(view) if caller.operates else redact_run(view) for view in page.views],
+        has_more=cursor is not None,
+        next_cursor=cursor,
     )
 
 

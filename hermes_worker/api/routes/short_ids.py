@@ -1,24 +1,37 @@
-"""Look up ids by their beginning: it stands for the id as long as it is the only one that begins so."""
+"""Look up what people write for an id: its beginning, while it is the only one that begins so, a name or a title."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import READS, Caller
+from hermes_worker.api.auth import READS, Caller, require_scope
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
-from hermes_worker.core.short_ids import AmbiguousId, ShortKind, is_whole_id
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
+from hermes_worker.api.formats import NO_NUL
+from hermes_worker.core.principals import KeyScope
+from hermes_worker.core.short_ids import PREFIXES, AmbiguousId, ShortKind, is_whole_id
+from hermes_worker.store.jobs.jobs import AmbiguousJob, JobNotFound, Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
+from hermes_worker.store.runs.runs import SessionNotFound
+from hermes_worker.store.sessions import Sessions
 
-router = APIRouter(prefix="/v1/ids", tags=["runs"], responses=schema.declare_errors(404, 409, 503))
+_AMBIGUOUS = RouteRefusal(409, "ambiguous_id", "begins")
+router = APIRouter(
+    prefix="/v1/ids",
+    tags=["runs"],
+    route_class=answer_errors({AmbiguousId: _AMBIGUOUS, AmbiguousJob: _AMBIGUOUS}),
+    responses=schema.declare_errors(404, 409, 503),
+)
 
 
 class WholeId(BaseModel):
-    """The id of a run or a delivery."""
+    """What a run, a delivery, a session or a job is called in other requests."""
 
     id: str
 
@@ -28,15 +41,32 @@ async def whole_id(
     context: Context,
     caller: Caller,
     kind: ShortKind,
-    begins: Annotated[str, Query(pattern="^((run|dlv)_)?[0-9a-f]{1,32}$", description="With its prefix or without.")],
+    begins: Annotated[
+        str,
+        Query(
+            min_length=1,
+            max_length=256,
+            pattern=NO_NUL,
+            description="The beginning of an id, with its prefix or without; also the name of a job, and the name or "
+            "the title of a session.",
+        ),
+    ],
 ) -> WholeId:
-    """The one id of that kind that begins so."""
-    client = context.client
-    known = client.views if kind == "run" else Deliveries(client.database)
+    """The one thing of that kind that is meant."""
+    database = context.client.database
+    if kind == "job":
+        require_scope(caller, KeyScope.JOBS)
+    known: Mapping[ShortKind, Callable[[str], str]] = {
+        "run": partial(context.client.views.complete_id, tenant=caller.tenant),
+        "delivery": partial(Deliveries(database).complete_id, tenant=caller.tenant),
+        "session": Sessions(database, caller.tenant, caller.source).complete_reference,
+        "job": Jobs(database, caller.tenant).complete_reference,
+    }
+    missing = ApiError(404, f"There is no {kind} {begins!r}.", code="id_not_found", param="begins")
     try:
-        found = await context.call_store(known.complete_id, begins, tenant=caller.tenant)
-    except AmbiguousId as error:
-        raise ApiError(409, f"{error}.", code="ambiguous_id", param="begins") from None
-    if not is_whole_id(found, kind):
-        raise ApiError(404, f"No {kind} has an id that begins with {begins!r}.", code="id_not_found", param="begins")
+        found = await context.call_store(known[kind], begins)
+    except (SessionNotFound, JobNotFound):
+        raise missing from None
+    if kind in PREFIXES and not is_whole_id(found, kind):
+        raise missing
     return WholeId(id=found)

@@ -6,12 +6,12 @@ from itertools import chain, islice, takewhile
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import invalid
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.schemas.jobs import SlotList, SlotObject
@@ -22,15 +22,17 @@ from scheduler.schedule import iterate_slots
 from scheduler.upcoming import ComingSlot, list_coming_slots
 
 router = APIRouter(
-    dependencies=[needs(KeyScope.JOBS)], prefix="/v1/slots", tags=["jobs"], responses=schema.declare_errors(503)
+    dependencies=[declare_scope(KeyScope.JOBS)],
+    prefix="/v1/slots",
+    tags=["jobs"],
+    route_class=answer_errors({ScheduleError: RouteRefusal(400, "invalid_value", "schedule", "{error}")}),
+    responses=schema.declare_errors(503),
 )
 _DAYS_MAX = 366.0
 
 
-class ListSlots(BaseModel):
+class ListSlots(BaseModel, extra="forbid"):
     """Which slots to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     days: float = Field(7.0, gt=0, le=_DAYS_MAX, description="How far to look ahead.")
     limit: int = Field(200, ge=1, le=1_000)
@@ -48,10 +50,7 @@ class ListSlots(BaseModel):
 async def list_slots(context: Context, caller: Caller, wanted: Annotated[ListSlots, Query()]) -> SlotList:
     """The coming slots of all jobs that are scheduled. A job that is paused has none."""
     jobs = Jobs(context.client.database, caller.tenant)
-    try:
-        found = await context.call_store(_list_coming if wanted.schedule is None else _foretell, jobs, wanted)
-    except ScheduleError as error:
-        raise invalid("schedule", str(error)) from None
+    found = await context.call_store(_list_coming if wanted.schedule is None else _foretell, jobs, wanted)
     data = [SlotObject(at=slot.at, job_id=slot.job_id, name=slot.name) for slot in found[: wanted.limit]]
     return SlotList(data=data, has_more=len(found) > wanted.limit)
 

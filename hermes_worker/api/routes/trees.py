@@ -34,7 +34,7 @@ _ID = re.compile("[0-9]{1,9}")
 _EventId = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^$|{_ID_FORM}"})]
 
 
-def _seq(
+def _read_seq(
     after: Annotated[_EventId | None, Query(description="Id of the last event seen; 0 for all.")] = None,
     last_event_id: Annotated[_EventId | None, Header()] = None,
 ) -> int:
@@ -53,13 +53,13 @@ def _seq(
 )
 async def tree_events(
     context: Context,
-    seq: Annotated[int, Depends(_seq)],
+    seq: Annotated[int, Depends(_read_seq)],
     run_id: OwnRun,
 ) -> EventStream:
     """The events of all runs of the tree that ``run_id`` is in. Their ids count from 1 without gaps, and every reader
     gets the same. The stream ends when every run of the tree has ended."""
     page = await context.call_store(_read, context.client, run_id, seq)
-    return EventStream(context, run_id, partial(_frames, context, run_id, seq, page))
+    return EventStream(context, run_id, partial(_stream_frames, context, run_id, seq, page))
 
 
 _Page = tuple[list[tuple[TreeEvent, Usage]], bool]
@@ -70,21 +70,21 @@ def _read(client: Client, run_id: str, seq: int) -> _Page:
     # Read before the events are: what a run's end writes is there once it has ended.
     is_over = client.trees.is_over(run_id)
     found = client.trees.list_events_after(run_id, seq, limit=_PAGE)
-    return [(event, _usage(client, event)) for event in found], is_over and len(found) < _PAGE
+    return [(event, _load_usage(client, event)) for event in found], is_over and len(found) < _PAGE
 
 
-def _usage(client: Client, event: TreeEvent) -> Usage:
+def _load_usage(client: Client, event: TreeEvent) -> Usage:
     is_end = event.event.name in TERMINAL_EVENTS
     return client.views.load_run(event.run_id).usage if is_end else Usage()
 
 
-async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed: Feed) -> AsyncIterator[bytes]:
+async def _stream_frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed: Feed) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     silent_since = loop.time()
     while not feed.is_closing:
         found, is_last = page
         if found:
-            yield b"".join(_frame(event, usage) for event, usage in found)
+            yield b"".join(_render_frame(event, usage) for event, usage in found)
             seq, silent_since = found[-1][0].seq, loop.time()
             feed.confirm_rows(feed.rows_read)
         if is_last:
@@ -96,7 +96,7 @@ async def _frames(context: ApiContext, run_id: str, seq: int, page: _Page, feed:
         if loop.time() >= silent_since + context.policy.keepalive_s:
             yield sse.KEEPALIVE
             silent_since = loop.time()
-        page = await _next(context, run_id, seq)
+        page = await _read_next(context, run_id, seq)
     yield sse.GOING_AWAY
 
 
@@ -110,14 +110,14 @@ async def _wait_for_rows(feed: Feed, timeout_s: float) -> None:
             return
 
 
-async def _next(context: ApiContext, run_id: str, seq: int) -> _Page:
+async def _read_next(context: ApiContext, run_id: str, seq: int) -> _Page:
     try:
         return await context.call_store(_read, context.client, run_id, seq)
     except UnavailableError:
         return [], False  # the stream goes on when the database is back
 
 
-def _frame(event: TreeEvent, usage: Usage) -> bytes:
+def _render_frame(event: TreeEvent, usage: Usage) -> bytes:
     where = {"depth": event.depth, "parent_run_id": event.parent_run_id}
     fields = {**where, **sse.build_row_fields(event.event, usage)}
     return sse.format_frame(

@@ -9,19 +9,27 @@ from fastapi import APIRouter, Path
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.schemas.fleet import Draining, WorkerList
 from hermes_worker.store.worker_claims import load_workers
 from hermes_worker.store.workers import WorkerNotFound
 
-router = APIRouter(prefix="/v1/workers", tags=["health"], responses=schema.declare_errors(503))
+router = APIRouter(
+    prefix="/v1/workers",
+    tags=["health"],
+    route_class=answer_errors(
+        {
+            WorkerNotFound: RouteRefusal(404, "worker_not_found", "worker_id"),
+        }
+    ),
+    responses=schema.declare_errors(503),
+)
 
 
 @router.get("", response_model=WorkerList, dependencies=[FOR_SCALERS])
 async def list_workers(context: Context) -> WorkerList:
     """The worker processes of the whole installation, and what each of them holds."""
-    found = await context.call_store(load_workers, context.client.database)
-    return WorkerList.model_validate({"data": found}, from_attributes=True)
+    return WorkerList(data=await context.call_store(load_workers, context.client.database))
 
 
 @router.post(
@@ -35,8 +43,5 @@ async def drain_worker(context: Context, worker_id: Annotated[str, Path(max_leng
     """Drain a worker, as SIGTERM does: it takes nothing new, finishes what it can, hands the rest over and ends. It
     learns of it with its next heartbeat; a process of a pool takes its whole pool along. The supervisor that keeps it
     running starts another. Idempotent."""
-    try:
-        await context.call_store(context.client.workers.drain, worker_id)
-    except WorkerNotFound as error:
-        raise ApiError(404, f"{error}.", code="worker_not_found", param="worker_id") from None
+    await context.call_store(context.client.workers.drain, worker_id)
     return Draining(worker_id=worker_id)

@@ -6,11 +6,12 @@ import json
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
+from hermes_worker.api.cursors import CURSOR
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
 from hermes_worker.api.messages import ITEMS_MAX
-from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT, TEXT_PART
+from hermes_worker.api.schema import IMAGE_PART, MODEL_FORM, SESSION_FORM, TEXT, TEXT_PART, RequestBody
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.call_descriptions import ABOUT_CHARS_MAX, describe_call
 from hermes_worker.core.messages import Role
@@ -41,21 +42,21 @@ def _require_new_name(name: str) -> str:
     return name
 
 
-def _one_line(text: str) -> str:
+def _flatten_text(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-def _title(text: str) -> str:
+def _validate_title(text: str) -> str:
     if not text.strip():
         raise ValueError("it is empty")
-    return _one_line(text)
+    return _flatten_text(text)
 
 
 _Name = Annotated[str, AfterValidator(_require_new_name), WithJsonSchema({"type": "string", "pattern": NEW_NAME})]
 _Title = Annotated[
-    str, Field(max_length=TITLE_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_title)
+    str, Field(max_length=TITLE_CHARS_MAX, json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_validate_title)
 ]
-_Remark = AfterValidator(_one_line)
+_Remark = AfterValidator(_flatten_text)
 _PARTS = {"type": "array", "minItems": 1, "maxItems": ITEMS_MAX, "items": {"anyOf": [TEXT, TEXT_PART, IMAGE_PART]}}
 _Said = Annotated[
     Any,
@@ -68,22 +69,25 @@ _Said = Annotated[
 ]
 """A message's content. Checked by ``api.messages``."""
 _Model = Annotated[str, WithJsonSchema({"type": "string", "pattern": MODEL_FORM})]
-_IDS = "What its owner calls it. Default: api_, the time in seconds, and eight digits."
+_IDS = "What its owner calls it. Default: an id of ours, which means the same to all callers."
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-class ListSessions(BaseModel):
+class ListSessions(BaseModel, extra="forbid"):
     """Which sessions to list."""
 
-    model_config = ConfigDict(extra="forbid")
-
     limit: int = Field(50, ge=1, le=PAGE_MAX)
-    offset: int = Field(0, ge=0, le=_OFFSET_MAX, description="Moves when sessions are opened; 'before' does not.")
+    offset: int = Field(0, ge=0, le=_OFFSET_MAX, description="Moves when sessions are active; 'cursor' does not.")
     before: str | None = Field(
-        None, min_length=1, max_length=256, pattern=NO_NUL, description="A session: list those opened before it."
+        None,
+        min_length=1,
+        max_length=256,
+        pattern=NO_NUL,
+        description="A session: list those that were active before it.",
     )
+    cursor: str | None = Field(None, pattern=CURSOR, description="'next_cursor' of the page before.")
     source: str | None = Field(
         None, min_length=1, max_length=100, pattern=NO_NUL, description="api, cli, cron or webhook."
     )
@@ -98,10 +102,8 @@ class ListSessions(BaseModel):
     )
 
 
-class SearchMessages(BaseModel):
+class SearchMessages(BaseModel, extra="forbid"):
     """The words to search for, and in which messages."""
-
-    model_config = ConfigDict(extra="forbid")
 
     q: str = Field(
         min_length=1,
@@ -121,14 +123,12 @@ class SearchMessages(BaseModel):
     )
     include_children: bool = Field(False, description="Sessions of delegated work, too.")
 
-    def searched_roles(self) -> tuple[Role, ...]:
+    def list_searched_roles(self) -> tuple[Role, ...]:
         return (Role.USER, Role.ASSISTANT) if self.role is None else (Role(self.role),)
 
 
-class CreateSession(BaseModel):
+class CreateSession(RequestBody):
     """A session to be opened."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: _Name | None = Field(None, description=_IDS)
     session_id: _Name | None = Field(None, description="The same as 'id'.")
@@ -139,10 +139,8 @@ class CreateSession(BaseModel):
     title: _Title | None = None
 
 
-class PatchSession(BaseModel):
+class PatchSession(RequestBody):
     """The fields of a session to change."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     title: Annotated[str, Field(max_length=TITLE_CHARS_MAX), _Remark] | None = Field(
         None, description="Empty for none."
@@ -169,10 +167,8 @@ _Imported = Annotated[
 """Checked by ``core.session_imports``."""
 
 
-class ImportSession(BaseModel):
+class ImportSession(RequestBody):
     """A conversation from elsewhere: a line of an export, ours or the original's."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     session: _Imported = Field(
         description="It has an 'id' and 'messages', and may have 'title', 'model', 'parent_session_id', 'ended_at' and "
@@ -180,10 +176,8 @@ class ImportSession(BaseModel):
     )
 
 
-class ForkSession(BaseModel):
+class ForkSession(RequestBody):
     """A session that begins as another did."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     id: _Name | None = Field(None, description=_IDS)
     title: _Title | None = Field(None, description="Default: that of the source, and a number.")
@@ -195,26 +189,23 @@ class ForkSession(BaseModel):
     )
 
 
-class ListMessages(BaseModel):
+class ListMessages(BaseModel, extra="forbid"):
     """Which messages to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(MESSAGES_MAX, ge=1, le=MESSAGES_MAX)
     after: int = Field(0, ge=0, le=2**31 - 1, description="A message's id: list those that follow it.")
 
 
-class ChatTurn(BaseModel):
+class ChatTurn(
+    BaseModel,
+    extra="forbid",
+    strict=True,
+    json_schema_extra={
+        "oneOf": [{"required": ["message"]}, {"required": ["input"]}],
+        "not": {"required": ["system_message", "instructions"]},
+    },
+):
     """A user's message in a session."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        json_schema_extra={
-            "oneOf": [{"required": ["message"]}, {"required": ["input"]}],
-            "not": {"required": ["system_message", "instructions"]},
-        },
-    )
 
     message: _Said = Field(None)
     input: _Said = Field(None, description="The same as 'message'.")
@@ -224,10 +215,8 @@ class ChatTurn(BaseModel):
     instructions: str | None = Field(None, max_length=_PROMPT_CHARS_MAX, description="The same as 'system_message'.")
 
 
-class CompressSession(BaseModel):
+class CompressSession(RequestBody):
     """The topic that a session's summary should keep."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     focus: str = Field("", max_length=2_000, description="The topic that matters most. Default: none.")
 

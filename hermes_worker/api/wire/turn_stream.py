@@ -106,46 +106,46 @@ class TurnTeller(sse.MergedView):
         self._skips = told.part
         self._last: WireEvent | None = None
 
-    def opening(self) -> list[bytes]:
+    def build_opening(self) -> list[bytes]:
         """Make the frames that come before the run's own events."""
         turn = self._turn
         fields: list[tuple[str, Mapping[str, Any]]] = [
             ("run.started", {"user_message": {"role": "user", "content": turn.user_content}}),
             ("message.started", {"message": {"id": turn.message_id, "role": "assistant"}}),
         ]
-        return [self._frame(name, turn.began_at, told) for name, told in fields[self._told.told : _OPENING]]
+        return [self._render_frame(name, turn.began_at, told) for name, told in fields[self._told.told : _OPENING]]
 
-    def rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[bytes]:
-        return self._frames(self.merge.rows(rows, usage))
+    def translate_rows(self, rows: Iterable[StoredEvent], usage: Usage) -> list[bytes]:
+        return self._render_frames(self.merge.translate_rows(rows, usage))
 
-    def live(self, entry: LiveEntry, at: float) -> list[bytes]:
-        return self._frames(self.merge.live(entry, at))
+    def translate_live(self, entry: LiveEntry, at: float) -> list[bytes]:
+        return self._render_frames(self.merge.translate_live(entry, at))
 
-    def closing(self, end: TurnEnd) -> list[bytes]:
+    def build_closing(self, end: TurnEnd) -> list[bytes]:
         """Make the last frames; none where they were sent on an earlier connection."""
         if self._last is None:
             return []
-        told = _closing(self._turn, end)
+        told = _build_closing(self._turn, end)
         frames = []
         for number, (name, fields) in enumerate(told, start=1):
             if number <= self._skips:
                 continue
             is_all = number == len(told)
             run = sse.Cursor.parse(self._last.id) if is_all else self._told.run
-            frames.append(self._frame(name, end.at, fields, run=run, part=0 if is_all else number))
+            frames.append(self._render_frame(name, end.at, fields, run=run, part=0 if is_all else number))
         return frames
 
-    def _frames(self, events: Iterable[WireEvent]) -> list[bytes]:
+    def _render_frames(self, events: Iterable[WireEvent]) -> list[bytes]:
         frames = []
         for event in events:
             if event.is_last:
                 self._last = event
                 continue
             name, fields = _translate(self._turn, event)
-            frames.append(self._frame(name, event.at, fields, run=sse.Cursor.parse(event.id)))
+            frames.append(self._render_frame(name, event.at, fields, run=sse.Cursor.parse(event.id)))
         return frames
 
-    def _frame(
+    def _render_frame(
         self, name: str, at: float, fields: Mapping[str, Any], *, run: sse.Cursor | None = None, part: int = 0
     ) -> bytes:
         self._told = TurnCursor(told=self._told.told + 1, part=part, run=run or self._told.run)
@@ -168,20 +168,25 @@ def _translate(turn: TurnFacts, event: WireEvent) -> tuple[str, Mapping[str, Any
             return "tool.progress", {**of_message, "tool_name": fields["tool"], "delta": fields["text"]}
         case RunEventName.TOOL_STARTED:
             preview = fields["preview"]
-            return "tool.started", {**of_message, **_of_tool(fields), "preview": preview, "args": parse_object(preview)}
+            return "tool.started", {
+                **of_message,
+                **_describe_tool(fields),
+                "preview": preview,
+                "args": parse_object(preview),
+            }
         case RunEventName.TOOL_COMPLETED:
-            more = {"duration": fields["duration"], **_of_tool(fields)}
+            more = {"duration": fields["duration"], **_describe_tool(fields)}
             return "tool.failed" if fields["error"] else "tool.completed", {**of_message, **more}
         case name:
             return name, fields
 
 
-def _of_tool(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_tool(fields: Mapping[str, Any]) -> dict[str, Any]:
     named = {"tool_name": fields["tool"]}
     return named | {name: fields[name] for name in ("tool_call_id", "position", "outcome") if name in fields}
 
 
-def _closing(turn: TurnFacts, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
+def _build_closing(turn: TurnFacts, end: TurnEnd) -> list[tuple[str, Mapping[str, Any]]]:
     of_message = {"message_id": turn.message_id}
     how = {"completed": end.completed, "partial": end.partial, "interrupted": end.interrupted}
     if end.error is not None:

@@ -74,24 +74,24 @@ def read(message: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             ),
             message_id=number,
             sent_at=int(stamp) / 1000 if _MILLISECONDS.fullmatch(stamp) else None,
-            text=_text(message),
-            media=tuple(_files(message)),
+            text=_read_message_text(message),
+            media=tuple(_list_files(message)),
             is_addressed=message.get("isInAtList") is True,
         ),
     )
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _read_message_text(message: Mapping[str, Any]) -> str:
     said = read_stripped_text(read_mapping(message.get("text")).get("content"))
-    return said or "".join(read_text(part.get("text")) for part in _parts(message)).strip()
+    return said or "".join(read_text(part.get("text")) for part in _list_parts(message)).strip()
 
 
-def _parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """List the parts of a text with pictures in it."""
     return [read_mapping(part) for part in read_list(read_mapping(message.get("content")).get("richText"))]
 
 
-def _files(message: Mapping[str, Any]) -> list[MediaRef]:
+def _list_files(message: Mapping[str, Any]) -> list[MediaRef]:
     """List the files that have a code to download them with."""
     whole = {"type": message.get("msgtype"), **read_mapping(message.get("content"))}
     return [
@@ -100,7 +100,7 @@ def _files(message: Mapping[str, Any]) -> list[MediaRef]:
             id=code,
             name=read_text(file.get("fileName")),
         )
-        for file in (whole, *_parts(message))
+        for file in (whole, *_list_parts(message))
         if (code := read_id(file.get("downloadCode")))
     ]
 

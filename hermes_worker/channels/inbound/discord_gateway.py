@@ -93,7 +93,7 @@ class _Session:
         return json.dumps(asdict(self)) if self.is_open else ""
 
 
-def _session_in(cursor: str) -> _Session:
+def _parse_session(cursor: str) -> _Session:
     said = parse_object(cursor)
     return _Session(
         id=read_text(said.get("id")),
@@ -111,9 +111,9 @@ class Socket(SocketTalk):
         self._session = _Session()
         self._is_acknowledged = True
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         """Begin the exchange for the address: an open session has one of its own; else Discord is asked."""
-        self._session = _session_in(cursor)
+        self._session = _parse_session(cursor)
         if self._session.is_open:
             return SocketAddress(url=_with_version(self._session.url))
         url = join_service_url(self._credentials.base_url, "gateway/bot")
@@ -140,7 +140,7 @@ class Socket(SocketTalk):
             case 0:
                 return self._on_dispatch(read_text(said.get("t")), read_size(said.get("s")), read_mapping(data))
             case 1:
-                return FrameOutcome(replies=(self._heartbeat(),))
+                return FrameOutcome(replies=(self._build_heartbeat(),))
             case 7:
                 return FrameOutcome(is_over=True)
             case 9:
@@ -156,7 +156,7 @@ class Socket(SocketTalk):
         if not self._is_acknowledged:
             return FrameOutcome(is_over=True)
         self._is_acknowledged = False
-        return FrameOutcome(replies=(self._heartbeat(),))
+        return FrameOutcome(replies=(self._build_heartbeat(),))
 
     def on_close(self, code: int) -> FrameOutcome:
         if code in _IS_WRONG:
@@ -184,7 +184,7 @@ class Socket(SocketTalk):
         error = DeliveryError(kind=SendErrorKind.RATE_LIMITED, message=said, retry_after_s=_IDENTIFY_EVERY_S)
         return FrameOutcome(is_over=True, error=error, cursor=None if is_resumable else "")
 
-    def _heartbeat(self) -> str:
+    def _build_heartbeat(self) -> str:
         return json.dumps({"op": _HEARTBEAT, "d": self._session.seq})
 
     def _on_dispatch(self, name: str, seq: int | None, data: Mapping[str, Any]) -> FrameOutcome:
@@ -253,7 +253,7 @@ def read_message(message: Mapping[str, Any], me: str, *, is_edit: bool = False) 
         InboundMessage(
             event_key=make_event_key(number),
             text=re.sub(rf"\A\s*<@!?{re.escape(me)}>[\s:,]*", "", text) if me else text,
-            media=tuple(_files(message)),
+            media=tuple(_list_files(message)),
             reply_to=read_id(answered.get("id")),
             reply_to_text=read_text(answered.get("content")),
             is_addressed=is_answer or (bool(me) and me in named),
@@ -262,7 +262,7 @@ def read_message(message: Mapping[str, Any], me: str, *, is_edit: bool = False) 
     )
 
 
-def _files(message: Mapping[str, Any]) -> list[MediaRef]:
+def _list_files(message: Mapping[str, Any]) -> list[MediaRef]:
     return [
         MediaRef.from_platform(
             url, media_type=file.get("content_type"), name=file.get("filename"), size=file.get("size")

@@ -130,9 +130,9 @@ def read(letter: Letter, head: LetterHead, content: bytes) -> InboundMessage:
     if subject and begins and not written.startswith("/"):
         written = f"Subject: {subject}\n\n{written}"
     return InboundMessage(
-        event_key=_key(letter, mail, content),
+        event_key=_make_key(letter, mail, content),
         text=written,
-        media=_files(letter) if head.is_taken else (),
+        media=_list_files(letter) if head.is_taken else (),
         message_id=own,
         chat=InboundChat(
             id=head.address,
@@ -186,7 +186,7 @@ def _extract_text(part: MailPart, content: bytes) -> str:
     return remove_quotes(extract_html_text(text) if part.media_type == "text/html" else text)
 
 
-def _key(letter: Letter, mail: Message, content: bytes) -> str:
+def _make_key(letter: Letter, mail: Message, content: bytes) -> str:
     """Make the key of a mail: the same when it comes twice, or the mailbox was made anew. A mail without an id of its
     own is known by everything that the servers on its way wrote."""
     if own := _read_id(mail, "message-id"):
@@ -197,20 +197,20 @@ def _key(letter: Letter, mail: Message, content: bytes) -> str:
     return f"mail:{hashlib.sha256(told).hexdigest()}"
 
 
-def _files(letter: Letter) -> tuple[MediaRef, ...]:
+def _list_files(letter: Letter) -> tuple[MediaRef, ...]:
     files = [part for part in letter.parts if part.is_file][:FILES_MAX]
     return tuple(
         MediaRef.from_platform(
             str(MailFile(letter.validity, letter.uid, part.section, part.encoding)),
             media_type=part.media_type,
             name=part.name,
-            size=_decoded_size(part),
+            size=_compute_decoded_size(part),
         )
         for part in files
     )
 
 
-def _decoded_size(part: MailPart) -> int | None:
+def _compute_decoded_size(part: MailPart) -> int | None:
     if part.size_bytes is None:
         return None
     return part.size_bytes * 73 // 100 if part.encoding == "base64" else part.size_bytes

@@ -98,9 +98,9 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound,
             ),
             message_id=number,
             sent_at=int(stamp) / 1000 if re.fullmatch(r"[0-9]{1,14}", stamp) else None,
-            media=tuple(_files(message, number)),
+            media=tuple(_list_files(message, number)),
             text=_MENTION.sub(
-                lambda found: "" if found[1] in ours else _replace_placeholder(found, names), _text(message)
+                lambda found: "" if found[1] in ours else _replace_placeholder(found, names), _render_text(message)
             ).strip(),
             reply_to=read_id(message.get("parent_id")),
             is_addressed=bool(ours),
@@ -139,23 +139,23 @@ def _replace_placeholder(found: re.Match[str], names: Mapping[str, Mapping[str, 
     return f"@{read_text(read_mapping(names.get(found[1])).get('name')) or found[1][1:]}{found[2]}"
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _render_text(message: Mapping[str, Any]) -> str:
     content = parse_object(read_text(message.get("content")))
     said = [read_text(content.get("text")), read_text(content.get("title"))]
-    lines = ("".join(read_text(part.get("text")) for part in line) for line in _lines(content))
+    lines = ("".join(read_text(part.get("text")) for part in line) for line in _list_lines(content))
     return "\n".join(filter(None, (*said, *lines)))
 
 
-def _lines(content: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+def _list_lines(content: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """List the lines of a post, which is text with pictures in it."""
     return [[read_mapping(part) for part in read_list(line)] for line in read_list(content.get("content"))]
 
 
-def _files(message: Mapping[str, Any], number: str) -> list[MediaRef]:
+def _list_files(message: Mapping[str, Any], number: str) -> list[MediaRef]:
     """List the files. A file is known by its message, its kind and its key. Stickers cannot be downloaded."""
     content, kind = parse_object(read_text(message.get("content"))), read_text(message.get("message_type"))
     if kind == "post":
-        pictures = [read_id(part.get("image_key")) for line in _lines(content) for part in line]
+        pictures = [read_id(part.get("image_key")) for line in _list_lines(content) for part in line]
         return [MediaRef(kind=MediaKind.IMAGE, id=f"{number}:image:{key}") for key in pictures if key]
     if kind not in _KINDS:
         return []

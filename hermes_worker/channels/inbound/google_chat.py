@@ -44,7 +44,7 @@ class Credentials:
         return self.audience.isdigit()
 
 
-def signing_keys(credentials: Credentials) -> KeysExchange:
+def fetch_signing_keys(credentials: Credentials) -> KeysExchange:
     of_chat = f"https://www.googleapis.com/service_accounts/v1/jwk/{CHAT}"
     of_google = "https://www.googleapis.com/oauth2/v3/certs"
     return fetch_keys(credentials.keys_url or (of_chat if credentials.is_by_project else of_google))
@@ -96,13 +96,13 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
         key = make_event_key(name, "press", read_text(event.get("eventTime")))
         return (InboundButton(event_key=key, value=pressed, **common),)
     said = read_text(message.get("argumentText")) or read_text(message.get("text"))
-    files = tuple(_files(message))
+    files = tuple(_list_files(message))
     return (
         InboundMessage(event_key=make_event_key(name), text=said.strip(), media=files, is_addressed=True, **common),
     )
 
 
-def _files(message: Mapping[str, Any]) -> list[MediaRef]:
+def _list_files(message: Mapping[str, Any]) -> list[MediaRef]:
     """List the files that were uploaded. A file on Drive has no resource."""
     return [
         MediaRef.from_platform(resource, media_type=file.get("contentType"), name=file.get("contentName"), size=None)

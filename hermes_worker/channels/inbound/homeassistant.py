@@ -37,7 +37,7 @@ class Socket(SocketTalk):
         self._silence = SilentBeats("Home Assistant", _SILENT_BEATS_MAX)
         self._asked = _SUBSCRIPTION
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         yield from ()
         url = join_service_url(self._credentials.base_url, "api/websocket")
         return SocketAddress(url=re.sub("^http", "ws", url))
@@ -90,12 +90,12 @@ def read(event: Mapping[str, Any]) -> tuple[Inbound, ...]:
             chat=InboundChat(id=chat, kind=ChatKind.DIRECT),
             sender=InboundSender(id=person, name=read_text(data.get("name"))),
             text=read_text(data.get("text")),
-            media=_files(read_text(data.get("file"))),
+            media=_list_files(read_text(data.get("file"))),
         ),
     )
 
 
-def _files(place: str) -> tuple[MediaRef, ...]:
+def _list_files(place: str) -> tuple[MediaRef, ...]:
     """List the file at a path of Home Assistant's, such as ``/api/camera_proxy/camera.door``, or ``/local/`` and a
     name."""
     name = place.partition("?")[0].rpartition("/")[2]

@@ -34,7 +34,7 @@ class Socket(SocketTalk):
         self._silence = SilentBeats("the IRC server", _SILENT_BEATS_MAX)
         self._beats = False
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         yield from ()
         return SocketAddress(url=self._credentials.url, greeting=self._registration.opening)
 
@@ -44,7 +44,7 @@ class Socket(SocketTalk):
         if line.command == "PRIVMSG":
             return self._read_message(line, at)
         was_done = self._registration.is_done
-        replies = (f"PONG :{line.word(0)}",) if line.command == "PING" else self._registration.on_line(line)
+        replies = (f"PONG :{line.get_word(0)}",) if line.command == "PING" else self._registration.on_line(line)
         error = self._registration.error or self._read_end(line)
         if error is not None:
             return FrameOutcome(is_over=True, error=error)
@@ -72,13 +72,13 @@ class Socket(SocketTalk):
 
     def _note_membership(self, line: IrcLine) -> None:
         """Note which channels we are in, and our nick."""
-        is_ours, place = self._is_me(line.nick), line.word(0).lower()
+        is_ours, place = self._is_me(line.nick), line.get_word(0).lower()
         if line.command == "JOIN" and is_ours:
             self._inside.add(place)
-        elif (line.command == "PART" and is_ours) or (line.command == "KICK" and self._is_me(line.word(1))):
+        elif (line.command == "PART" and is_ours) or (line.command == "KICK" and self._is_me(line.get_word(1))):
             self._inside.discard(place)
         elif line.command == "NICK" and is_ours:
-            self._registration.nick = line.word(0)
+            self._registration.nick = line.get_word(0)
 
     def _build_bot_mode(self, line: IrcLine) -> tuple[str, ...]:
         """Say that we are a program, where the network has a mode for that (ircv3.net, "Bot mode")."""
@@ -90,11 +90,11 @@ class Socket(SocketTalk):
     def _read_end(self, line: IrcLine) -> DeliveryError | None:
         if line.command != "ERROR":
             return None
-        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=flatten_text(f"the IRC server: {line.word(0)}"))
+        return DeliveryError(kind=SendErrorKind.TRANSIENT, message=flatten_text(f"the IRC server: {line.get_word(0)}"))
 
     def _read_message(self, line: IrcLine, at: datetime) -> FrameOutcome:
         """Read a message to a channel that we are in, or to us. Requests between clients (CTCP) are ignored."""
-        place, text = line.word(0).lower(), line.word(1)
+        place, text = line.get_word(0).lower(), line.get_word(1)
         is_direct = self._is_me(place)
         is_somewhere = is_direct or is_channel(place)
         if not is_somewhere or not is_nick(line.nick) or not text.strip() or text.startswith(_CTCP):
@@ -105,7 +105,7 @@ class Socket(SocketTalk):
         own = re.compile(rf"^\s*@?{re.escape(self._registration.nick)}[:,]\s*", re.IGNORECASE)
         plain = own.sub("", text)
         message = InboundMessage(
-            event_key=line.tags.get("msgid", "")[:200] or self._key(line, at),
+            event_key=line.tags.get("msgid", "")[:200] or self._make_key(line, at),
             # Another person may have the nick tomorrow: their conversation is another one.
             chat=InboundChat(
                 id=line.nick.lower() if is_direct else place,
@@ -119,7 +119,7 @@ class Socket(SocketTalk):
         )
         return FrameOutcome(inbound=(message,))
 
-    def _key(self, line: IrcLine, at: datetime) -> str:
+    def _make_key(self, line: IrcLine, at: datetime) -> str:
         """Make the key of a message. Nothing comes twice, so the time tells messages apart; messages of one moment
         differ by a number."""
         said = "\n".join((at.isoformat(), str(self._heard), line.nick, *line.words))

@@ -54,7 +54,7 @@ def read(event: Mapping[str, Any]) -> Inbound | None:
     """Read an event; ``None`` for one that is no message of a person. Total."""
     message, kind = read_mapping(event.get("message")), event.get("type")
     key = read_id(event.get("webhookEventId")) or read_id(message.get("id"))
-    chat = _chat(read_mapping(event.get("source")))
+    chat = _read_chat(read_mapping(event.get("source")))
     # A channel whose module is on standby gets events that another one answers.
     if not key or not chat.id or event.get("mode") == "standby":
         return None
@@ -73,7 +73,7 @@ def read(event: Mapping[str, Any]) -> Inbound | None:
     mentioned = read_list(read_mapping(message.get("mention")).get("mentionees"))
     return InboundMessage(
         text=read_text(message.get("text")),
-        media=_media(message),
+        media=_list_media(message),
         reply_to=read_id(message.get("quotedMessageId")),
         quoted_as=read_text(message.get("quoteToken")),
         is_addressed=any(read_mapping(one).get("isSelf") is True for one in mentioned),
@@ -81,14 +81,14 @@ def read(event: Mapping[str, Any]) -> Inbound | None:
     )
 
 
-def _chat(source: Mapping[str, Any]) -> InboundChat:
+def _read_chat(source: Mapping[str, Any]) -> InboundChat:
     for name in ("groupId", "roomId"):
         if found := read_id(source.get(name)):
             return InboundChat(id=found, kind=ChatKind.GROUP)
     return InboundChat(id=read_id(source.get("userId")), kind=ChatKind.DIRECT)
 
 
-def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+def _list_media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     kind, found = _FILES.get(read_text(message.get("type"))), read_id(message.get("id"))
     provider = read_mapping(message.get("contentProvider")).get("type")
     if kind is None or not found or provider == "external":

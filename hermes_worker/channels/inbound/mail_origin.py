@@ -70,7 +70,7 @@ def is_proven(mail: Message, address: str, authserv_id: str) -> bool:
     domain, or, where nothing is reported of DMARC, SPF or DKIM did. Total."""
     domain = address.rpartition("@")[2]
     for header in list_headers(mail, "authentication-results"):
-        statements = _statements(header)
+        statements = _split_statements(header)
         if not statements or statements[0].partition(" ")[0].lower() != authserv_id.strip().lower():
             continue
         return bool(domain) and _has_passed(statements[1:], domain)
@@ -102,7 +102,7 @@ def _has_passed(statements: list[str], domain: str) -> bool:
     )
 
 
-def _statements(header: str) -> list[str]:
+def _split_statements(header: str) -> list[str]:
     """Split a header into its parts between semicolons, without comments; empty where it is malformed."""
     parts = [""]
     depth, is_quoted, is_escaped = 0, False, False

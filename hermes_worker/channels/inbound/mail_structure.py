@@ -134,21 +134,21 @@ def _count_children(node: list[Any]) -> int:
 
 
 def _build_part(section: str, node: list[Any]) -> MailPart:
-    main, sub = _text(_at(node, 0)).lower(), _text(_at(node, 1)).lower()
-    parameters = _pairs(_at(node, 2))
+    main, sub = _decode_text(_get_at(node, 0)).lower(), _decode_text(_get_at(node, 1)).lower()
+    parameters = _read_pairs(_get_at(node, 2))
     # Behind the seven fields that all have: the lines of a text; the envelope, the structure and the lines of a mail.
     behind = 8 if main == "text" else 10 if (main, sub) == ("message", "rfc822") else 7
-    disposition = _at(node, behind + 1)
-    named = _pairs(_at(disposition, 1)) if isinstance(disposition, list) else {}
-    size = _text(_at(node, 6))
+    disposition = _get_at(node, behind + 1)
+    named = _read_pairs(_get_at(disposition, 1)) if isinstance(disposition, list) else {}
+    size = _decode_text(_get_at(node, 6))
     return MailPart(
         section=section,
         media_type=f"{main or 'application'}/{sub or 'octet-stream'}",
         charset=parameters.get("charset", ""),
-        encoding=_text(_at(node, 5)).lower(),
+        encoding=_decode_text(_get_at(node, 5)).lower(),
         size_bytes=int(size) if size.isascii() and size.isdigit() and len(size) < 12 else None,
         name=_name(named, "filename") or _name(parameters, "name"),
-        is_attachment=isinstance(disposition, list) and _text(_at(disposition, 0)).lower() == "attachment",
+        is_attachment=isinstance(disposition, list) and _decode_text(_get_at(disposition, 0)).lower() == "attachment",
     )
 
 
@@ -177,15 +177,15 @@ def decode_text(content: bytes, charset: str) -> str:
         return content.decode("utf-8", "replace")
 
 
-def _pairs(node: Any) -> dict[str, str]:
+def _read_pairs(node: Any) -> dict[str, str]:
     if not isinstance(node, list):
         return {}
-    return {_text(name).lower(): _text(value) for name, value in zip(node[::2], node[1::2], strict=False)}
+    return {_decode_text(name).lower(): _decode_text(value) for name, value in zip(node[::2], node[1::2], strict=False)}
 
 
-def _at(node: Any, place: int) -> Any:
+def _get_at(node: Any, place: int) -> Any:
     return node[place] if isinstance(node, list) and len(node) > place else None
 
 
-def _text(value: Any) -> str:
+def _decode_text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

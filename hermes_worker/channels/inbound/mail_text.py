@@ -88,7 +88,7 @@ class _ShownText:
     def feed(self, html: str) -> None:
         place = 0
         while (begins := html.find("<", place)) >= 0:
-            self._text(html[place:begins])
+            self._add_text(html[place:begins])
             is_comment = html.startswith("<!--", begins)
             ends = html.find("-->" if is_comment else ">", begins)
             if ends < 0:
@@ -97,10 +97,10 @@ class _ShownText:
             if tag is not None:
                 self._tag(tag["name"].lower(), is_end=bool(tag["end"]), attributes=tag["rest"])
             elif not is_comment and html[begins + 1 : begins + 2] not in ("!", "?"):
-                self._text("<")
+                self._add_text("<")
                 ends = begins
             place = ends + (3 if is_comment else 1)
-        self._text(html[place:])
+        self._add_text(html[place:])
 
     def _tag(self, name: str, *, is_end: bool, attributes: str) -> None:
         if self._hidden:
@@ -113,6 +113,6 @@ class _ShownText:
         elif name in _ROWS:
             self.pieces.append("\n")
 
-    def _text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text and not self._hidden:
             self.pieces.append(text)

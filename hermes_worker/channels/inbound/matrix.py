@@ -98,7 +98,7 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
             me = read_text(json_object(response).get("user_id"))
             if not me:
                 return _build_failure(response)
-        events = yield from _events(room, timeline, cursor, credentials)
+        events = yield from _read_events(room, timeline, cursor, credentials)
         if isinstance(events, HttpResponse):
             return _build_failure(events)
         messages = _list_messages(_drop_before_join(events, me))
@@ -140,7 +140,7 @@ def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: st
         text = read_text(read_mapping(content.get("m.new_content")).get("body"))
         return (InboundEdit(message_id=edited, text=text, **common),) if edited else ()
     body = read_text(content.get("body"))
-    media = _media(content)
+    media = _list_media(content)
     if media and read_text(content.get("filename")) in ("", body):
         body = ""  # it is the name of the file, and not a caption
     mentioned = read_list(read_mapping(content.get("m.mentions")).get("user_ids"))
@@ -150,13 +150,13 @@ def read(event: Mapping[str, Any], room: str, members: Mapping[str, Any], me: st
             text=_remove_quote(body) if answered else body,
             media=media,
             reply_to="" if is_thread and relation.get("is_falling_back") is True else answered,
-            is_addressed=me in mentioned or _names(body, me),
+            is_addressed=me in mentioned or _is_named_in(body, me),
             **common,
         ),
     )
 
 
-def _media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+def _list_media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     """List the file of a message. An encrypted one has no ``url``, and counts as none."""
     kind, place = _FILES.get(read_text(content.get("msgtype"))), read_text(content.get("url"))
     if kind is None or not MXC.fullmatch(place):
@@ -168,7 +168,7 @@ def _media(content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     return (replace(told, kind=MediaKind.VOICE if is_voice else kind),)
 
 
-def _events(
+def _read_events(
     room: str, timeline: Mapping[str, Any], since: str, credentials: Credentials
 ) -> Generator[HttpRequest, HttpResponse, list[Any] | HttpResponse]:
     """Read the events of a room since the last poll, the oldest first; the server's answer where it refuses."""
@@ -210,7 +210,7 @@ def _remove_quote(body: str) -> str:
     return re.sub(r"\A(?:> .*\n)+\n?", "", body)
 
 
-def _names(body: str, me: str) -> bool:
+def _is_named_in(body: str, me: str) -> bool:
     local = re.escape(me.removeprefix("@").partition(":")[0])
     return bool(local) and re.search(rf"(?:\A|[\s(])@?{local}\b", body, re.IGNORECASE) is not None
 

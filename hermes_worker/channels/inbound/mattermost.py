@@ -125,7 +125,7 @@ class Socket(SocketTalk):
         self._cursor = ""
         self._next = 0
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         self._cursor = cursor
         response = yield _get("users/me", self._credentials)
         me = json_object(response)
@@ -170,7 +170,7 @@ class Socket(SocketTalk):
     def _advance_cursor(self, post: Mapping[str, Any]) -> str | None:
         """Move the cursor behind a post; ``None`` where it does not move."""
         made = read_size(post.get("create_at"))
-        if made is None or made <= _milliseconds(self._cursor) or not read_id(post.get("id")):
+        if made is None or made <= _parse_milliseconds(self._cursor) or not read_id(post.get("id")):
             return None
         self._cursor = str(made)
         return self._cursor
@@ -189,20 +189,20 @@ class Socket(SocketTalk):
             # What was said before we first came is not answered, so the overlap does not go behind it.
             self._cursor = str(newest + OVERLAP_MS) if newest else ""
             return FrameOutcome(cursor=self._cursor or None)
-        since = _milliseconds(self._cursor) - OVERLAP_MS
+        since = _parse_milliseconds(self._cursor) - OVERLAP_MS
         missed = sorted(
             (one for one in channels if _read_last_post_ms(one) > since), key=_read_last_post_ms, reverse=True
         )
         found: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
         for channel in missed[:CHANNELS_MAX]:
-            response = yield _get(f"channels/{_segment(channel)}/posts?since={max(0, since)}", self._credentials)
+            response = yield _get(f"channels/{_read_segment(channel)}/posts?since={max(0, since)}", self._credentials)
             if response.status in (403, 404):
                 continue  # we were taken out of it meanwhile
             if not is_success(response):
                 return _build_failure(response)
-            found += [(post, channel) for post in _posts_since(json_object(response), since)]
+            found += [(post, channel) for post in _list_posts_since(json_object(response), since)]
         found.sort(key=lambda one: read_size(one[0].get("create_at")) or 0)
-        users = yield from _users({read_id(post.get("user_id")) for post, _ in found}, self._credentials)
+        users = yield from _look_up_users({read_id(post.get("user_id")) for post, _ in found}, self._credentials)
         if isinstance(users, DeliveryError):
             return users
         inbound = [event for post, channel in found for event in self._read_missed(post, channel, users)]
@@ -234,12 +234,12 @@ def _read(
     own = re.compile(rf"(?<![\w@.-])@{re.escape(me.name)}(?![\w-])", re.IGNORECASE) if me.name else None
     is_named = own is not None and own.search(text) is not None
     start = own.match(text.lstrip()) if own is not None else None
-    common = _common(post, channel, name, is_bot)
+    common = _read_common(post, channel, name, is_bot)
     return (
         InboundMessage(
             event_key=make_event_key(number),
             text=text.lstrip()[start.end() :].lstrip(" ,:") if start is not None else text,
-            media=tuple(_files(post)),
+            media=tuple(_list_files(post)),
             is_addressed=is_mentioned or is_named,
             **common,
         ),
@@ -250,7 +250,9 @@ def _edit(post: Mapping[str, Any], channel: Mapping[str, Any], name: str, me: _A
     if not _is_of_people(post, me):
         return ()
     key = make_event_key(read_id(post.get("id")), "edit", read_id(post.get("edit_at")))
-    return (InboundEdit(event_key=key, text=read_text(post.get("message")), **_common(post, channel, name, False)),)
+    return (
+        InboundEdit(event_key=key, text=read_text(post.get("message")), **_read_common(post, channel, name, False)),
+    )
 
 
 def _is_of_people(post: Mapping[str, Any], me: _Account) -> bool:
@@ -259,7 +261,7 @@ def _is_of_people(post: Mapping[str, Any], me: _Account) -> bool:
     return is_complete and is_said and not read_size(post.get("delete_at")) and post.get("user_id") != me.id
 
 
-def _common(post: Mapping[str, Any], channel: Mapping[str, Any], name: str, is_bot: bool) -> dict[str, Any]:
+def _read_common(post: Mapping[str, Any], channel: Mapping[str, Any], name: str, is_bot: bool) -> dict[str, Any]:
     made = read_number(post.get("create_at"))
     props = read_mapping(post.get("props"))
     return {
@@ -281,29 +283,29 @@ def _common(post: Mapping[str, Any], channel: Mapping[str, Any], name: str, is_b
     }
 
 
-def _files(post: Mapping[str, Any]) -> list[MediaRef]:
-    known = {read_id(file.get("id")): file for file in map(read_mapping, read_list(_metadata(post).get("files")))}
+def _list_files(post: Mapping[str, Any]) -> list[MediaRef]:
+    known = {read_id(file.get("id")): file for file in map(read_mapping, read_list(_read_metadata(post).get("files")))}
     numbers = [read_id(number) for number in read_list(post.get("file_ids"))]
-    return [_file(number, known.get(number, {})) for number in dict.fromkeys((*numbers, *known)) if number]
+    return [_build_file(number, known.get(number, {})) for number in dict.fromkeys((*numbers, *known)) if number]
 
 
-def _file(number: str, file: Mapping[str, Any]) -> MediaRef:
+def _build_file(number: str, file: Mapping[str, Any]) -> MediaRef:
     return MediaRef.from_platform(
         number, media_type=file.get("mime_type"), name=file.get("name"), size=file.get("size")
     )
 
 
-def _metadata(post: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_metadata(post: Mapping[str, Any]) -> Mapping[str, Any]:
     return read_mapping(post.get("metadata"))
 
 
-def _posts_since(answer: Mapping[str, Any], since: int) -> list[Mapping[str, Any]]:
+def _list_posts_since(answer: Mapping[str, Any], since: int) -> list[Mapping[str, Any]]:
     """List the posts that were made since; the answer also holds those that were changed since."""
     posts = map(read_mapping, read_mapping(answer.get("posts")).values())
     return [post for post in posts if (read_size(post.get("create_at")) or 0) > since]
 
 
-def _users(
+def _look_up_users(
     numbers: Iterable[str], credentials: Credentials
 ) -> Generator[HttpRequest, HttpResponse, dict[str, Mapping[str, Any]] | DeliveryError]:
     """Look up who wrote, by id: their names, and whether they are programs."""
@@ -324,12 +326,12 @@ def _read_last_post_ms(channel: Mapping[str, Any]) -> int:
     return read_size(channel.get("last_post_at")) or 0
 
 
-def _segment(channel: Mapping[str, Any]) -> str:
+def _read_segment(channel: Mapping[str, Any]) -> str:
     number = read_id(channel.get("id"))
     return number if re.fullmatch(r"[A-Za-z0-9]{1,64}", number) else "unknown"
 
 
-def _milliseconds(cursor: str) -> int:
+def _parse_milliseconds(cursor: str) -> int:
     return int(cursor) if cursor.isascii() and cursor.isdigit() and len(cursor) <= 15 else 0
 
 

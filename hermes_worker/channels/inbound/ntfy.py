@@ -52,7 +52,7 @@ class Socket(SocketTalk):
         self._read_to = 0
         self._silence = SilentBeats("the ntfy server", 1)
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         yield from ()
         said = self._credentials
         topics = [topic.strip() for topic in said.topics.split(",") if topic.strip()]
@@ -74,13 +74,13 @@ class Socket(SocketTalk):
                 self._read_to = time if begins else self._read_to
                 return FrameOutcome(cursor=str(time) if begins else None, beat_s=SILENCE_S)
             case "message":
-                return self._message(said, time)
+                return self._take_message(said, time)
         return FrameOutcome()
 
     def on_beat(self, at: datetime) -> FrameOutcome:
         return self._silence.count_beat() or FrameOutcome()
 
-    def _message(self, said: Any, time: int) -> FrameOutcome:
+    def _take_message(self, said: Any, time: int) -> FrameOutcome:
         number, topic = read_id(said.get("id")), read_text(said.get("topic"))
         if not number or not topic:
             return FrameOutcome()
@@ -93,12 +93,12 @@ class Socket(SocketTalk):
             message_id=number,
             sent_at=read_number(said.get("time")),
             text=f"{title}\n{text}" if title else text,
-            media=_files(read_mapping(said.get("attachment"))),
+            media=_list_files(read_mapping(said.get("attachment"))),
         )
         return FrameOutcome(inbound=(message,), cursor=str(self._read_to) if self._read_to else None)
 
 
-def _files(file: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+def _list_files(file: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     url = read_text(file.get("url"))
     said = {"media_type": file.get("type"), "name": file.get("name"), "size": file.get("size")}
     return (MediaRef.from_platform(url, **said),) if url else ()

@@ -193,7 +193,7 @@ class SocketTalk(Protocol):
     """One connection's conversation, made anew for each connection. Not thread-safe; it opens nothing. The methods of
     this base do nothing; a platform overrides those that it needs."""
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         """Begin an exchange that ends with where to connect; one without requests simply returns."""
 
     def on_frame(self, frame: str, at: datetime) -> FrameOutcome:

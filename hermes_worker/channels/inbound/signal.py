@@ -53,7 +53,7 @@ class Socket(SocketTalk):
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         yield from ()
         path = f"api/v1/events?account={quote(self._credentials.account, safe='')}"
         return SocketAddress(url=join_service_url(self._credentials.base_url, path))
@@ -84,11 +84,11 @@ def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
         "sent_at": (read_number(stamp) or 0.0) / 1000 or None,
     }
     mentions = [read_mapping(one) for one in read_list(said.get("mentions"))]
-    text = _plain(read_text(said.get("message")), mentions, me)
+    text = _render_plain(read_text(said.get("message")), mentions, me)
     if edited:
         return (InboundEdit(message_id=read_id(edited.get("targetSentTimestamp")), text=text, **common),)
     quoted = read_mapping(said.get("quote"))
-    files = tuple(_files(said))
+    files = tuple(_list_files(said))
     if not text and not files:
         return ()  # a reaction, a change of the group
     return (
@@ -105,7 +105,7 @@ def read(envelope: Mapping[str, Any], me: str) -> tuple[Inbound, ...]:
     )
 
 
-def _plain(text: str, mentions: list[Mapping[str, Any]], me: str) -> str:
+def _render_plain(text: str, mentions: list[Mapping[str, Any]], me: str) -> str:
     """Write names in place of their placeholders; our own name at the beginning is removed, since it is not part of the
     question."""
     for one in sorted(mentions, key=lambda one: read_size(one.get("start")) or 0):
@@ -120,7 +120,7 @@ def _is_me(mention: Mapping[str, Any], me: str) -> bool:
     return me in (read_id(mention.get("number")), read_id(mention.get("uuid")))
 
 
-def _files(said: Mapping[str, Any]) -> list[MediaRef]:
+def _list_files(said: Mapping[str, Any]) -> list[MediaRef]:
     return [
         MediaRef.from_platform(
             number, media_type=file.get("contentType"), name=file.get("filename"), size=file.get("size")

@@ -75,7 +75,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
     secret = encode_secret(credentials.signing_secret, "SLACK_SIGNING_SECRET")
     check_fresh(timestamp, at)
     check_same(given, f"v0={compute_hex_hmac(secret, b'v0:' + timestamp.encode() + b':' + request.body)}")
-    return read(_payload(request))
+    return read(_parse_payload(request))
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
@@ -92,9 +92,9 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     """Read a payload. Total."""
     if read_text(payload.get("command")):
-        return _command(payload)
+        return _read_command(payload)
     if payload.get("type") == "block_actions":
-        return _buttons(payload)
+        return _read_buttons(payload)
     if payload.get("type") != "event_callback":
         return ()
     event = read_mapping(payload.get("event"))
@@ -105,7 +105,7 @@ def read(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     subtype = read_text(event.get("subtype"))
     if subtype == "message_changed":
         return _edit(event, team, me)
-    return (_message(event, team, me),) if subtype in _PEOPLE and read_id(event.get("ts")) else ()
+    return (_read_message(event, team, me),) if subtype in _PEOPLE and read_id(event.get("ts")) else ()
 
 
 class Socket(SocketTalk):
@@ -115,7 +115,7 @@ class Socket(SocketTalk):
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    def address(self, cursor: str, at: datetime) -> Addressing:
+    def find_address(self, cursor: str, at: datetime) -> Addressing:
         url = join_service_url(self._credentials.base_url, "apps.connections.open")
         response = yield mark_as_preparing(
             build_form_request(url, {}, headers=build_bearer_header(self._credentials.app_token))
@@ -147,17 +147,17 @@ class Socket(SocketTalk):
         return FrameOutcome(is_over=True, error=DeliveryError(kind=SendErrorKind.AUTH, message=said))
 
 
-def _message(event: Mapping[str, Any], team: str, me: str) -> Inbound:
+def _read_message(event: Mapping[str, Any], team: str, me: str) -> Inbound:
     raw = read_text(event.get("text"))
     stamp, thread = read_id(event.get("ts")), read_id(event.get("thread_ts"))
     is_answer = thread != stamp and bool(me) and read_id(event.get("parent_user_id")) == me
     return InboundMessage(
         event_key=make_event_key(read_id(event.get("channel")), stamp),
-        text=_plain(raw, me),
-        media=tuple(_files(event)),
+        text=_render_plain(raw, me),
+        media=tuple(_list_files(event)),
         reply_to=thread if thread != stamp else "",
         is_addressed=event.get("type") == "app_mention" or is_answer or (bool(me) and f"<@{me}" in raw),
-        **_common(event, event, team, me),
+        **_read_common(event, event, team, me),
     )
 
 
@@ -168,11 +168,11 @@ def _edit(event: Mapping[str, Any], team: str, me: str) -> tuple[Inbound, ...]:
     if not read_id(message.get("ts")) or read_text(message.get("text")) == before:
         return ()
     key = make_event_key(read_id(event.get("channel")), read_id(message.get("ts")), "edit", read_id(event.get("ts")))
-    text = _plain(read_text(message.get("text")), me)
-    return (InboundEdit(event_key=key, text=text, **_common(event, message, team, me)),)
+    text = _render_plain(read_text(message.get("text")), me)
+    return (InboundEdit(event_key=key, text=text, **_read_common(event, message, team, me)),)
 
 
-def _common(event: Mapping[str, Any], message: Mapping[str, Any], team: str, me: str) -> dict[str, Any]:
+def _read_common(event: Mapping[str, Any], message: Mapping[str, Any], team: str, me: str) -> dict[str, Any]:
     stamp, thread = read_id(message.get("ts")), read_id(message.get("thread_ts"))
     channel = read_id(event.get("channel"))
     user = read_id(message.get("user"))
@@ -191,29 +191,29 @@ def _common(event: Mapping[str, Any], message: Mapping[str, Any], team: str, me:
             is_bot=bool(message.get("bot_id")) or message.get("subtype") == "bot_message" or (bool(me) and user == me),
         ),
         "message_id": stamp,
-        "sent_at": _seconds(stamp),
+        "sent_at": _parse_seconds(stamp),
     }
 
 
-def _command(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
+def _read_command(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     trigger, channel = read_id(payload.get("trigger_id")), read_id(payload.get("channel_id"))
     if not trigger or not channel:
         return ()
     return (
         InboundCommand(
             event_key=make_event_key("command", trigger),
-            chat=_place(channel, read_id(payload.get("team_id")), read_text(payload.get("channel_name"))),
+            chat=_build_chat(channel, read_id(payload.get("team_id")), read_text(payload.get("channel_name"))),
             sender=InboundSender(id=read_id(payload.get("user_id")), name=read_text(payload.get("user_name"))),
             name=read_text(payload.get("command")).lstrip("/").lower(),
-            arguments=_plain(read_text(payload.get("text")), ""),
+            arguments=_render_plain(read_text(payload.get("text")), ""),
         ),
     )
 
 
-def _buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
+def _read_buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     user, channel = read_mapping(payload.get("user")), read_mapping(payload.get("channel"))
     message = read_mapping(payload.get("message"))
-    place = _place(
+    place = _build_chat(
         read_id(channel.get("id")),
         read_id(read_mapping(payload.get("team")).get("id")),
         read_text(channel.get("name")),
@@ -234,14 +234,14 @@ def _buttons(payload: Mapping[str, Any]) -> tuple[Inbound, ...]:
     )
 
 
-def _place(channel: str, team: str, name: str, *, thread: str = "") -> InboundChat:
+def _build_chat(channel: str, team: str, name: str, *, thread: str = "") -> InboundChat:
     is_private = name == "privategroup" or name.startswith("mpdm-")
     kind = ChatKind.DIRECT if channel[:1] == "D" else ChatKind.GROUP if is_private else ChatKind.CHANNEL
     shown = "" if name == "directmessage" or is_private else name
     return InboundChat(id=channel, kind=kind, thread=thread, scope=team, name=shown)
 
 
-def _files(event: Mapping[str, Any]) -> list[MediaRef]:
+def _list_files(event: Mapping[str, Any]) -> list[MediaRef]:
     found = []
     for file in map(read_mapping, read_list(event.get("files"))):
         if file.get("mode") == "tombstone" or file.get("is_external") is True:
@@ -254,15 +254,15 @@ def _files(event: Mapping[str, Any]) -> list[MediaRef]:
     return [media for media in found if media.id]
 
 
-def _plain(text: str, me: str) -> str:
+def _render_plain(text: str, me: str) -> str:
     """Write a text as people read it: Slack escapes three characters and writes links and names between angle brackets.
     The app's own name at the beginning is removed, since it is not part of the question."""
     if me:
         text = re.sub(rf"\A\s*<@{re.escape(me)}(?:\|[^<>]*)?>[\s:,]*", "", text)
-    return html.unescape(_ENTITY.sub(_entity, text))
+    return html.unescape(_ENTITY.sub(_render_entity, text))
 
 
-def _entity(match: re.Match[str]) -> str:
+def _render_entity(match: re.Match[str]) -> str:
     target, label = match[1], match[2]
     if target[0] in "@#!":
         return f"{'#' if target[0] == '#' else '@'}{label or target[1:].partition('^')[0]}"
@@ -273,12 +273,12 @@ def _is_form(request: WebhookRequest) -> bool:
     return request.find_header("content-type").partition(";")[0].strip().lower() == "application/x-www-form-urlencoded"
 
 
-def _payload(request: WebhookRequest) -> Mapping[str, Any]:
+def _parse_payload(request: WebhookRequest) -> Mapping[str, Any]:
     if not _is_form(request):
         return parse_json(request.body)
     fields = dict(parse_form(request.body))
     return parse_json(fields["payload"].encode("utf-8", "replace")) if "payload" in fields else fields
 
 
-def _seconds(stamp: str) -> float | None:
+def _parse_seconds(stamp: str) -> float | None:
     return float(stamp) if re.fullmatch(r"[0-9]{1,11}(\.[0-9]{1,9})?", stamp) else None

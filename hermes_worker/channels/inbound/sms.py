@@ -64,11 +64,11 @@ def read(fields: Mapping[str, str]) -> tuple[Inbound, ...]:
             sender=InboundSender(id=writer, name=fields.get("ProfileName", "")),
             message_id=sid,
             text=fields.get("Body", ""),
-            media=_media(fields),
+            media=_list_media(fields),
         ),
     )
 
 
-def _media(fields: Mapping[str, str]) -> tuple[MediaRef, ...]:
+def _list_media(fields: Mapping[str, str]) -> tuple[MediaRef, ...]:
     found = ((fields.get(f"MediaUrl{n}", ""), fields.get(f"MediaContentType{n}", "")) for n in range(_MEDIA_MAX))
     return tuple(MediaRef(kind=find_kind(kind), id=url, media_type=kind) for url, kind in found if url)

@@ -40,7 +40,7 @@ class Credentials:
     metadata_url: str = "https://login.botframework.com/v1/.well-known/openidconfiguration"
 
 
-def signing_keys(credentials: Credentials) -> KeysExchange:
+def fetch_signing_keys(credentials: Credentials) -> KeysExchange:
     return fetch_issuer_keys(credentials.metadata_url)
 
 
@@ -82,13 +82,13 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
     if kind == "messageUpdate":
         key = make_event_key(chat, number, "edit", read_text(activity.get("timestamp")))
         return (InboundEdit(event_key=key, text=text, **common),)
-    mentioned = {read_id(read_mapping(one.get("mentioned")).get("id")) for one in _mentions(activity)}
-    own_name = next((_read_mention(one) for one in _mentions(activity) if _is_of(one, me)), "")
+    mentioned = {read_id(read_mapping(one.get("mentioned")).get("id")) for one in _list_mentions(activity)}
+    own_name = next((_read_mention(one) for one in _list_mentions(activity) if _is_of(one, me)), "")
     return (
         InboundMessage(
             event_key=make_event_key(chat, number),
             text=text.removeprefix(own_name).strip() if own_name else text,
-            media=tuple(_files(activity)),
+            media=tuple(_list_files(activity)),
             reply_to=read_id(activity.get("replyToId")),
             is_addressed=bool(me) and me in mentioned,
             **common,
@@ -96,7 +96,7 @@ def read(activity: Mapping[str, Any]) -> tuple[Inbound, ...]:
     )
 
 
-def _files(activity: Mapping[str, Any]) -> list[MediaRef]:
+def _list_files(activity: Mapping[str, Any]) -> list[MediaRef]:
     """List pictures, and what was sent as a file. Formatted text comes as an attachment too, and is none."""
     found = []
     for file in map(read_mapping, read_list(activity.get("attachments"))):
@@ -111,7 +111,7 @@ def _files(activity: Mapping[str, Any]) -> list[MediaRef]:
     return found
 
 
-def _mentions(activity: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_mentions(activity: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in map(read_mapping, read_list(activity.get("entities"))) if one.get("type") == "mention"]
 
 

@@ -116,7 +116,7 @@ def poll(cursor: str, credentials: Credentials, at: datetime, hold_s: float) -> 
     }
     if cursor:
         fields["offset"] = int(cursor)
-    response = yield json_request("POST", _method_url("getUpdates", credentials), fields)
+    response = yield json_request("POST", _build_method_url("getUpdates", credentials), fields)
     answer = json_object(response)
     if not is_success(response) or answer.get("ok") is not True:
         return _build_failure(response)
@@ -143,12 +143,14 @@ def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> W
 
 def acknowledge(press: InboundButton, credentials: Credentials) -> Acknowledging:
     """Acknowledge a press: until then people see the button as still pressed."""
-    yield json_request("POST", _method_url("answerCallbackQuery", credentials), {"callback_query_id": press.press_id})
+    yield json_request(
+        "POST", _build_method_url("answerCallbackQuery", credentials), {"callback_query_id": press.press_id}
+    )
 
 
 def identify(credentials: Credentials) -> Identifying:
     """Ask getMe; it takes nothing from a poll."""
-    response = yield json_request("POST", _method_url("getMe", credentials), {})
+    response = yield json_request("POST", _build_method_url("getMe", credentials), {})
     answer = json_object(response)
     if not is_success(response) or answer.get("ok") is not True:
         return _build_failure(response)
@@ -162,18 +164,18 @@ def read(update: Mapping[str, Any], credentials: Credentials) -> tuple[Inbound, 
     if not key:
         return ()
     if message := read_mapping(update.get("message") or update.get("channel_post")):
-        return (_message(key, message, credentials),)
+        return (_read_message(key, message, credentials),)
     if edited := read_mapping(update.get("edited_message")):
         text = read_text(edited.get("text")) or read_text(edited.get("caption"))
-        return (InboundEdit(event_key=key, text=text, **_common(edited)),)
+        return (InboundEdit(event_key=key, text=text, **_read_common(edited)),)
     if pressed := read_mapping(update.get("callback_query")):
-        return _button(key, pressed)
+        return _read_button(key, pressed)
     return ()
 
 
-def _message(key: str, message: Mapping[str, Any], credentials: Credentials) -> Inbound:
+def _read_message(key: str, message: Mapping[str, Any], credentials: Credentials) -> Inbound:
     if moved := read_id(message.get("migrate_to_chat_id")):
-        return InboundMove(event_key=key, to_chat=moved, **_common(message))
+        return InboundMove(event_key=key, to_chat=moved, **_read_common(message))
     text = read_text(message.get("text")) or read_text(message.get("caption"))
     answered = read_mapping(message.get("reply_to_message"))
     is_answer = _is_bot(read_mapping(answered.get("from")), credentials)
@@ -182,25 +184,25 @@ def _message(key: str, message: Mapping[str, Any], credentials: Credentials) -> 
     return InboundMessage(
         event_key=key,
         text=text,
-        media=_media(message),
+        media=_list_media(message),
         reply_to=reply_to,
         reply_to_text=(read_text(answered.get("text")) or read_text(answered.get("caption"))) if reply_to else "",
         is_addressed=is_answer or _names_bot(text, credentials.bot_name),
         album=read_id(message.get("media_group_id")),
-        **_common(message),
+        **_read_common(message),
     )
 
 
-def _button(key: str, pressed: Mapping[str, Any]) -> tuple[Inbound, ...]:
+def _read_button(key: str, pressed: Mapping[str, Any]) -> tuple[Inbound, ...]:
     message = read_mapping(pressed.get("message"))
     if not message:
         return ()
-    common = _common(message) | {"sender": _sender(read_mapping(pressed.get("from")))}
+    common = _read_common(message) | {"sender": _read_sender(read_mapping(pressed.get("from")))}
     press = read_id(pressed.get("id"))
     return (InboundButton(event_key=key, value=read_text(pressed.get("data")), press_id=press, **common),)
 
 
-def _common(message: Mapping[str, Any]) -> dict[str, Any]:
+def _read_common(message: Mapping[str, Any]) -> dict[str, Any]:
     chat = read_mapping(message.get("chat"))
     is_topic = message.get("is_topic_message") is True
     writer = read_mapping(message.get("from")) or read_mapping(message.get("sender_chat"))
@@ -211,13 +213,13 @@ def _common(message: Mapping[str, Any]) -> dict[str, Any]:
             thread=read_id(message.get("message_thread_id")) if is_topic else "",
             name=read_stripped_text(chat.get("title")) or _name(chat),
         ),
-        "sender": _sender(writer),
+        "sender": _read_sender(writer),
         "message_id": read_id(message.get("message_id")),
         "sent_at": read_number(message.get("edit_date") or message.get("date")),
     }
 
 
-def _sender(writer: Mapping[str, Any]) -> InboundSender:
+def _read_sender(writer: Mapping[str, Any]) -> InboundSender:
     return InboundSender(
         id=read_id(writer.get("id")),
         alt_id=read_text(writer.get("username")),
@@ -231,19 +233,19 @@ def _name(who: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (read_stripped_text(who.get("first_name")), read_stripped_text(who.get("last_name")))))
 
 
-def _media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+def _list_media(message: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     found = []
     if photos := [read_mapping(size) for size in read_list(message.get("photo"))]:
         largest = max(photos, key=lambda size: read_number(size.get("file_size")) or 0.0)
-        found.append(_file(MediaKind.IMAGE, largest, media_type="image/jpeg"))
+        found.append(_build_file(MediaKind.IMAGE, largest, media_type="image/jpeg"))
     for name, kind in _FILES.items():
         # An animation comes as a document as well.
         if (file := read_mapping(message.get(name))) and not (name == "document" and "animation" in message):
-            found.append(_file(kind, file, media_type=read_text(file.get("mime_type"))))
+            found.append(_build_file(kind, file, media_type=read_text(file.get("mime_type"))))
     return tuple(media for media in found if media.id)
 
 
-def _file(kind: MediaKind, file: Mapping[str, Any], *, media_type: str) -> MediaRef:
+def _build_file(kind: MediaKind, file: Mapping[str, Any], *, media_type: str) -> MediaRef:
     return MediaRef(
         kind=kind,
         id=read_id(file.get("file_id")),
@@ -272,7 +274,7 @@ def _build_failure(response: HttpResponse) -> DeliveryError:
     raise Unsendable("Telegram answered what its Bot API never answers; check TELEGRAM_BASE_URL.")
 
 
-def _method_url(method: str, credentials: Credentials) -> str:
+def _build_method_url(method: str, credentials: Credentials) -> str:
     return join_service_url(
         credentials.base_url, f"bot{encode_path_segment(credentials.token).replace('%3A', ':')}/{method}"
     )

@@ -38,7 +38,7 @@ def verify_token(
     if not audience:
         raise Forged("the audience is not set")
     try:
-        key = _key_of(jwt.get_unverified_header(token).get("kid"), request.keys)
+        key = _find_key(jwt.get_unverified_header(token).get("kid"), request.keys)
         claims: dict[str, Any] = jwt.decode(
             token,
             key,
@@ -61,7 +61,7 @@ def verify_token(
     return claims
 
 
-def _key_of(key_id: object, keys: Mapping[str, Mapping[str, object]]) -> Any:
+def _find_key(key_id: object, keys: Mapping[str, Mapping[str, object]]) -> Any:
     if not isinstance(key_id, str) or key_id not in keys:
         raise Forged("the key of the token is unknown")
     if keys[key_id].get("kty") != "RSA":

@@ -56,7 +56,7 @@ def receive(request: WebhookRequest, credentials: Credentials, at: datetime) -> 
     """Verify and read a message that WeCom signed and encrypted for the company's app; a GET asks whether the address
     is ours."""
     content = _verify_and_decrypt(request, credentials, at)
-    return () if request.method == "GET" else read(_fields_of(content), credentials)
+    return () if request.method == "GET" else read(_parse_fields(content), credentials)
 
 
 def answer(request: WebhookRequest, credentials: Credentials, at: datetime) -> WebhookAnswer | None:
@@ -128,7 +128,7 @@ class _Entities(Exception):
     """The XML declares a document type, and with that maybe entities."""
 
 
-def _fields_of(content: bytes) -> dict[str, str]:
+def _parse_fields(content: bytes) -> dict[str, str]:
     """Parse the texts of the elements right below the root, by name. Raises ``UnreadableInbound``."""
     found: dict[str, str] = {}
     path: list[str] = []

@@ -77,10 +77,10 @@ def read(payload: Mapping[str, Any], credentials: Credentials) -> Iterator[Inbou
         }
         for message in map(read_mapping, read_list(value.get("messages"))):
             if read_id(message.get("id")) and read_id(message.get("from")):
-                yield _message(message, names)
+                yield _read_message(message, names)
 
 
-def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> Inbound:
+def _read_message(message: Mapping[str, Any], names: Mapping[str, str]) -> Inbound:
     writer, kind = read_id(message.get("from")), read_text(message.get("type"))
     number = f"+{writer.removeprefix('+')}"
     stamp = read_id(message.get("timestamp"))
@@ -97,13 +97,13 @@ def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> Inbound:
         return InboundButton(value=read_id(pressed.get("id")), **common)
     return InboundMessage(
         text=read_text(content.get("body")) or read_text(content.get("caption")) or read_text(content.get("text")),
-        media=_media(kind, content),
+        media=_list_media(kind, content),
         reply_to=read_id(read_mapping(message.get("context")).get("id")),
         **common,
     )
 
 
-def _media(kind: str, content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
+def _list_media(kind: str, content: Mapping[str, Any]) -> tuple[MediaRef, ...]:
     found = read_id(content.get("id"))
     if kind not in _FILES or not found:
         return ()

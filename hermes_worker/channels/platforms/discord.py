@@ -64,7 +64,10 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request for a part. Raises ``Unsendable`` for a setting that cannot be used."""
     channel = encode_path_segment(target.thread or target.chat)
     url = join_service_url(credentials.base_url, f"channels/{channel}/messages")
-    payload = _message(part) | {"nonce": shorten_key(part.idempotency_key, NONCE_CHARS_MAX), "enforce_nonce": True}
+    payload = _build_message(part) | {
+        "nonce": shorten_key(part.idempotency_key, NONCE_CHARS_MAX),
+        "enforce_nonce": True,
+    }
     if part.reply_to.isascii() and part.reply_to.isdigit():
         payload["message_reference"] = {"message_id": part.reply_to, "fail_if_not_exists": False}
     if part.attachment is None:
@@ -95,14 +98,14 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Edit Message: https://discord.com/developers/docs/resources/message."""
-    url = _message_url(message_id, target, credentials)
-    bare = {"components": [], **_message(part)}
+    url = _build_message_url(message_id, target, credentials)
+    bare = {"components": [], **_build_message(part)}
     return classify((yield json_request("PATCH", url, bare, headers=build_headers(credentials.token))))
 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Delete a message. One that is gone already (10008) counts as deleted."""
-    url = _message_url(message_id, target, credentials)
+    url = _build_message_url(message_id, target, credentials)
     response = yield HttpRequest(method="DELETE", url=url, headers=build_headers(credentials.token))
     is_gone = json_object(response).get("code") == _UNKNOWN_MESSAGE
     return Receipt(message_id=message_id) if is_gone else classify(response)
@@ -115,7 +118,7 @@ def show_typing(target: Target, credentials: Credentials) -> Exchange:
     return classify((yield HttpRequest(method="POST", url=url, headers=build_headers(credentials.token))))
 
 
-def _message_url(message_id: str, target: Target, credentials: Credentials) -> str:
+def _build_message_url(message_id: str, target: Target, credentials: Credentials) -> str:
     channel = encode_path_segment(target.thread or target.chat)
     return join_service_url(credentials.base_url, f"channels/{channel}/messages/{encode_path_segment(message_id)}")
 
@@ -127,11 +130,11 @@ def _build_thread(part: Part, target: Target, credentials: Credentials) -> HttpR
     if part.may_be_duplicate:
         part = replace(part, text=f"{DUPLICATE_REMARK}\n\n{part.text}")
     return json_request(
-        "POST", url, {"name": name, "message": _message(part)}, headers=build_headers(credentials.token)
+        "POST", url, {"name": name, "message": _build_message(part)}, headers=build_headers(credentials.token)
     )
 
 
-def _message(part: Part) -> dict[str, object]:
+def _build_message(part: Part) -> dict[str, object]:
     # Discord renders Markdown itself. What a model writes notifies no person: no @everyone, no roles, no users.
     message: dict[str, object] = {"content": part.text, "allowed_mentions": {"parse": []}}
     buttons = [

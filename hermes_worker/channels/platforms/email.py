@@ -14,7 +14,7 @@ from email.utils import format_datetime
 
 from hermes_worker.channels.errors import DeliveryError, SendErrorKind
 from hermes_worker.channels.exchange import Part, Unsendable, flatten_text, shorten_key
-from hermes_worker.channels.markup import matrix_html
+from hermes_worker.channels.markup import render_matrix_html
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.media_kinds import guess_type_of_name
 
@@ -93,7 +93,7 @@ class Mail:
 
 def build(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Mail:
     """Build the mail for a part. Raises ``Unsendable`` for a malformed address."""
-    sender, recipient = _address(credentials.sender), _address(target.chat)
+    sender, recipient = _require_address(credentials.sender), _require_address(target.chat)
     message = EmailMessage(policy=SMTP)
     message["From"] = Address(display_name=flatten_text(credentials.sender_name), addr_spec=sender)
     message["To"] = Address(addr_spec=recipient)
@@ -111,7 +111,7 @@ def build(part: Part, target: Target, credentials: Credentials, *, at: datetime)
     message.set_content(text + "\n", cte="quoted-printable")
     if not part.is_plain:
         message.add_alternative(
-            f"<html><body>{matrix_html(text)}</body></html>", subtype="html", cte="quoted-printable"
+            f"<html><body>{render_matrix_html(text)}</body></html>", subtype="html", cte="quoted-printable"
         )
     if part.attachment is not None:
         main, _, sub = guess_type_of_name(part.attachment.name).partition("/")
@@ -126,7 +126,7 @@ def classify_reply(code: int, text: str, *, command: str) -> DeliveryError:
     enhanced = re.match(r"\s*([245])\.(\d{1,3})\.(\d{1,3})\b", text)
     subject, detail = (enhanced[2], enhanced[3]) if enhanced else ("", "")
     return DeliveryError(
-        kind=_kind(code, command, subject, detail),
+        kind=_classify_reply(code, command, subject, detail),
         message=f"SMTP {code} to {command}: {flatten_text(text)}",
         status=code,
     )
@@ -138,7 +138,7 @@ def classify_lost_connection(reason: str, *, was_data_sent: bool) -> DeliveryErr
     return DeliveryError(kind=kind, message=flatten_text(reason))
 
 
-def _kind(code: int, command: str, subject: str, detail: str) -> SendErrorKind:
+def _classify_reply(code: int, command: str, subject: str, detail: str) -> SendErrorKind:
     if 400 <= code < 500:
         # 4.7.x and 450/451 to RCPT is grey-listing as often as not: come back later.
         return SendErrorKind.TRANSIENT
@@ -153,7 +153,7 @@ def _kind(code: int, command: str, subject: str, detail: str) -> SendErrorKind:
     return SendErrorKind.FORBIDDEN if subject == "7" or code in (550, 554) else SendErrorKind.UNKNOWN
 
 
-def _address(text: str) -> str:
+def _require_address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
     if match is None or ".." in text or match["user"].startswith(".") or match["user"].endswith("."):
         raise Unsendable(f"{text[:80]!r} is not an e-mail address.")

@@ -74,24 +74,24 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
     """Build the request for a text, with the token of the tenant. Raises ``Unsendable`` for a setting that cannot be
     used."""
-    kind, content = _content(part)
+    kind, content = _build_content(part)
     return _build_message(kind, content, part, target, credentials, token=token)
 
 
-def _content(part: Part) -> tuple[str, Mapping[str, object]]:
+def _build_content(part: Part) -> tuple[str, Mapping[str, object]]:
     buttons = fit_buttons(part.buttons, chars_max=60, count_max=20)
     if not buttons:
         return "text", {"text": part.text}
-    return "interactive", _card(part.text, {"tag": "action", "actions": [_button(one) for one in buttons]})
+    return "interactive", _build_card(part.text, {"tag": "action", "actions": [_build_button(one) for one in buttons]})
 
 
-def _card(text: str, *below: Mapping[str, object]) -> Mapping[str, object]:
+def _build_card(text: str, *below: Mapping[str, object]) -> Mapping[str, object]:
     """Build a message card that can be changed later (open.feishu.cn, "Message card structure")."""
     said = {"tag": "div", "text": {"tag": "plain_text", "content": text}}
     return {"config": {"wide_screen_mode": True, "update_multi": True}, "elements": [said, *below]}
 
 
-def _button(button: ChatButton) -> Mapping[str, object]:
+def _build_button(button: ChatButton) -> Mapping[str, object]:
     text = {"tag": "plain_text", "content": button.label}
     return {"tag": "button", "text": text, "type": "default", "value": {ANSWER: button.value}}
 
@@ -106,10 +106,10 @@ def classify(response: HttpResponse) -> Outcome:
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Get the tenant's token, upload a file if there is one, and send. Where the message to reply to is gone, the part
     is sent without the reference."""
-    token = yield from _token(credentials)
+    token = yield from _request_token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    kind, content = _content(part)
+    kind, content = _build_content(part)
     if part.attachment is not None:
         uploaded = yield from _upload(part.attachment, credentials, token)
         if isinstance(uploaded, HttpResponse):
@@ -124,19 +124,19 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Update the card of a question with buttons (open.feishu.cn, "Update message card")."""
-    token = yield from _token(credentials)
+    token = yield from _request_token(credentials)
     if isinstance(token, DeliveryError):
         return token
-    bare = {"content": json.dumps(_card(part.text), ensure_ascii=False)}
-    url = _url(f"im/v1/messages/{encode_path_segment(message_id)}", credentials)
+    bare = {"content": json.dumps(_build_card(part.text), ensure_ascii=False)}
+    url = _build_url(f"im/v1/messages/{encode_path_segment(message_id)}", credentials)
     outcome = classify((yield json_request("PATCH", url, bare, headers=build_bearer_header(token))))
     return outcome if isinstance(outcome, DeliveryError) else Receipt(message_id=message_id)
 
 
-def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
+def _request_token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
     identity = {"app_id": credentials.app_id, "app_secret": credentials.app_secret}
     granted = yield mark_as_preparing(
-        json_request("POST", _url("auth/v3/tenant_access_token/internal", credentials), identity)
+        json_request("POST", _build_url("auth/v3/tenant_access_token/internal", credentials), identity)
     )
     return read_id(json_object(granted).get("tenant_access_token")) or _build_auth_failure(granted)
 
@@ -147,7 +147,7 @@ def _upload(
     is_image = attachment.kind is MediaKind.IMAGE
     fields = {"image_type": "message"} if is_image else {"file_type": "stream", "file_name": attachment.name}
     kind, name = ("image", "image_key") if is_image else ("file", "file_key")
-    url = _url("im/v1/images" if is_image else "im/v1/files", credentials)
+    url = _build_url("im/v1/images" if is_image else "im/v1/files", credentials)
     response = yield mark_as_preparing(
         build_multipart_request(url, fields, kind, attachment, headers=build_bearer_header(token))
     )
@@ -172,7 +172,7 @@ def _build_message(
         id_type = _ID_TYPES.get(target.chat.partition("_")[0], "chat_id")
         path = f"im/v1/messages?receive_id_type={id_type}"
         payload["receive_id"] = target.chat
-    return json_request("POST", _url(path, credentials), payload, headers=build_bearer_header(token))
+    return json_request("POST", _build_url(path, credentials), payload, headers=build_bearer_header(token))
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
@@ -183,8 +183,8 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
         f"im/v1/messages/{encode_path_segment(message)}/resources/{encode_path_segment(key)}"
         f"?type={encode_path_segment(kind)}"
     )
-    url = _url(path, credentials)
-    token = yield from _token(credentials)
+    url = _build_url(path, credentials)
+    token = yield from _request_token(credentials)
     if isinstance(token, DeliveryError):
         return token
     return FileSource(request=HttpRequest(method="GET", url=url, headers=build_bearer_header(token), delivers=False))
@@ -195,5 +195,5 @@ def _build_auth_failure(response: HttpResponse) -> DeliveryError:
     return failure(response, said, kind=SendErrorKind.AUTH if is_success(response) else None)
 
 
-def _url(path: str, credentials: Credentials) -> str:
+def _build_url(path: str, credentials: Credentials) -> str:
     return join_service_url(credentials.base_url, f"open-apis/{path}")

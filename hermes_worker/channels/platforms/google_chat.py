@@ -59,7 +59,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request. Files are left out: uploading needs the token of a person. Raises ``Unsendable``."""
     query = {"requestId": shorten_key(part.idempotency_key, 40)}
     payload: dict[str, object] = {"text": part.text}
-    if cards := _cards(part):
+    if cards := _build_cards(part):
         payload["cardsV2"] = cards
     if target.thread is not None:
         query["messageReplyOption"] = "REPLY_MESSAGE_FALLBACK_TO_NEW_THREAD"
@@ -76,7 +76,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     return json_request("POST", url, payload, headers=build_bearer_header(credentials.access_token))
 
 
-def _cards(part: Part) -> list[dict[str, object]]:
+def _build_cards(part: Part) -> list[dict[str, object]]:
     """Build a card with buttons below the text (developers.google.com/workspace/chat/api/reference/rest/v1/cards)."""
     buttons = [
         {

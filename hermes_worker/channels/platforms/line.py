@@ -44,7 +44,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     message: dict[str, object] = {"type": "text", "text": part.text}
     if part.reply_to:
         message["quoteToken"] = part.reply_to
-    if replies := _quick_replies(part):
+    if replies := _build_quick_replies(part):
         message["quickReply"] = {"items": replies}
     payload = {"to": target.chat, "messages": [message]}
     key = str(uuid.UUID(hex=shorten_key(part.idempotency_key, 32)))
@@ -64,7 +64,7 @@ def classify(response: HttpResponse) -> Outcome:
     return failure(response, said, kind=kind)
 
 
-def _quick_replies(part: Part) -> list[dict[str, object]]:
+def _build_quick_replies(part: Part) -> list[dict[str, object]]:
     """Build quick replies. They stand only below the newest message, so they disappear by themselves. A pressed one is
     shown as the person's words."""
     return [

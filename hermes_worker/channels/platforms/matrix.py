@@ -27,7 +27,7 @@ from hermes_worker.channels.exchange import (
     shorten_key,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
-from hermes_worker.channels.markup import matrix_html
+from hermes_worker.channels.markup import render_matrix_html
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import read_id, read_list, read_number
@@ -71,7 +71,7 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     content: dict[str, object] = {"msgtype": "m.text", "body": part.text}
-    formatted = matrix_html(part.text)
+    formatted = render_matrix_html(part.text)
     if not part.is_plain and len(formatted.encode("utf-8", "replace")) <= FORMATTED_BYTES_MAX:
         content |= {"format": "org.matrix.custom.html", "formatted_body": formatted}
     return _build_event(content, part, target, credentials)
@@ -94,7 +94,7 @@ def classify(response: HttpResponse) -> Outcome:
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Send a part. To a person: find the direct room or open one. A file: upload it first."""
     if target.form is ChatForm.USER:
-        room = yield from _direct_room(target.chat, credentials)
+        room = yield from _find_direct_room(target.chat, credentials)
         if not isinstance(room, str):
             return classify(room)
         target = Target(platform=target.platform, chat=room)
@@ -149,7 +149,7 @@ def _build_upload(attachment: Attachment, credentials: Credentials) -> HttpReque
     )
 
 
-def _direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | HttpResponse]:
+def _find_direct_room(user: str, credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | HttpResponse]:
     """Find the id of the direct room with ``user``, or open one; the response where the server refuses. An opened room
     is noted in the account's ``m.direct``, so that the next message finds it."""
     me = yield mark_as_preparing(_request("GET", "v3/account/whoami", None, credentials))

@@ -48,9 +48,11 @@ def build(part: Part, target: Target, credentials: Credentials, *, file_ids: tup
         payload["root_id"] = target.thread
     if file_ids:
         payload["file_ids"] = list(file_ids)
-    if actions := _actions(part, target, credentials):
+    if actions := _build_actions(part, target, credentials):
         payload["props"] = {"attachments": [{"fallback": "", "actions": actions}]}
-    return json_request("POST", _url("posts", credentials), payload, headers=build_bearer_header(credentials.token))
+    return json_request(
+        "POST", _build_url("posts", credentials), payload, headers=build_bearer_header(credentials.token)
+    )
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -69,7 +71,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Send a part. A file is uploaded first and then named in the post."""
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
-    url, fields = _url("files", credentials), {"channel_id": target.chat}
+    url, fields = _build_url("files", credentials), {"channel_id": target.chat}
     upload = build_multipart_request(
         url, fields, "files", part.attachment, headers=build_bearer_header(credentials.token)
     )
@@ -81,7 +83,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     return classify((yield build(part, target, credentials, file_ids=(file_id,))))
 
 
-def _actions(part: Part, target: Target, credentials: Credentials) -> list[dict[str, object]]:
+def _build_actions(part: Part, target: Target, credentials: Credentials) -> list[dict[str, object]]:
     """Build interactive message buttons (developers.mattermost.com/integrate/plugins/interactive-messages). The server
     keeps ``integration`` to itself and brings the context with a press: it names the button's chat, because a press
     alone does not fully, and carries the proof that we made the button."""
@@ -110,25 +112,25 @@ def _actions(part: Part, target: Target, credentials: Credentials) -> list[dict[
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Patch a post (api.mattermost.com)."""
     patch = {"message": part.text, "props": {}}
-    url = _url(f"posts/{encode_path_segment(message_id)}/patch", credentials)
+    url = _build_url(f"posts/{encode_path_segment(message_id)}/patch", credentials)
     return classify((yield json_request("PUT", url, patch, headers=build_bearer_header(credentials.token))))
 
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Publish a user typing event (api.mattermost.com)."""
     place = {"channel_id": target.chat, "parent_id": target.thread or ""}
-    url = _url("users/me/typing", credentials)
+    url = _build_url("users/me/typing", credentials)
     return classify((yield json_request("POST", url, place, headers=build_bearer_header(credentials.token))))
 
 
-def _url(path: str, credentials: Credentials) -> str:
+def _build_url(path: str, credentials: Credentials) -> str:
     return join_service_url(credentials.base_url, f"api/v4/{path}")
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Get a file (api.mattermost.com)."""
     yield from ()
-    url = _url(f"files/{encode_path_segment(media.id)}", credentials)
+    url = _build_url(f"files/{encode_path_segment(media.id)}", credentials)
     return FileSource(
         request=HttpRequest(method="GET", url=url, headers=build_bearer_header(credentials.token), delivers=False)
     )

@@ -56,7 +56,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     if part.title:
         payload["title"] = " ".join(part.title.split())[:TITLE_CHARS_MAX]
     # Published as JSON to the root: a header could not carry a title that is not ASCII.
-    return json_request("POST", join_service_url(credentials.base_url, "/"), payload, headers=_headers(credentials))
+    return json_request(
+        "POST", join_service_url(credentials.base_url, "/"), payload, headers=_build_headers(credentials)
+    )
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -73,7 +75,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 
 def _build_file(part: Part, attachment: Attachment, target: Target, credentials: Credentials) -> HttpRequest:
-    headers = {"User-Agent": USER_AGENT, "Filename": _encode_header(attachment.name), "Tags": OWN_TAG} | _headers(
+    headers = {"User-Agent": USER_AGENT, "Filename": _encode_header(attachment.name), "Tags": OWN_TAG} | _build_headers(
         credentials
     )
     if part.text:
@@ -82,7 +84,7 @@ def _build_file(part: Part, attachment: Attachment, target: Target, credentials:
     return HttpRequest(method="PUT", url=url, headers=headers, body=attachment.content)
 
 
-def _headers(credentials: Credentials) -> dict[str, str]:
+def _build_headers(credentials: Credentials) -> dict[str, str]:
     return build_authorization(credentials.token, credentials.username, credentials.password)
 
 
@@ -106,4 +108,4 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download an attachment from the server itself ("Attachments"); one that is elsewhere belongs to its publisher and
     is refused."""
     yield from ()
-    return build_source(media.id, own=credentials.base_url, headers=_headers(credentials))
+    return build_source(media.id, own=credentials.base_url, headers=_build_headers(credentials))

@@ -53,10 +53,10 @@ class Credentials:
 
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request. Raises ``Unsendable`` for a setting that cannot be used."""
-    params: dict[str, object] = {"account": credentials.account, "message": part.text} | _chat_of(target)
+    params: dict[str, object] = {"account": credentials.account, "message": part.text} | _build_chat(target)
     params |= _quote(part.reply_to)
     if part.attachment is not None:
-        params["attachments"] = [_data_uri(part.attachment)]
+        params["attachments"] = [_build_data_uri(part.attachment)]
     call = {"jsonrpc": "2.0", "method": "send", "id": part.idempotency_key, "params": params}
     return json_request("POST", join_service_url(credentials.base_url, "api/v1/rpc"), call)
 
@@ -96,18 +96,18 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Send ``sendTyping`` of signal-cli: it is shown for some fifteen seconds."""
-    params = {"account": credentials.account} | _chat_of(target)
+    params = {"account": credentials.account} | _build_chat(target)
     call = {"jsonrpc": "2.0", "method": "sendTyping", "id": "typing", "params": params}
     return classify((yield json_request("POST", join_service_url(credentials.base_url, "api/v1/rpc"), call)))
 
 
-def _chat_of(target: Target) -> dict[str, object]:
+def _build_chat(target: Target) -> dict[str, object]:
     if target.chat.startswith("group:"):
         return {"groupId": target.chat.removeprefix("group:")}
     return {"recipient": [target.chat]}
 
 
-def _data_uri(attachment: Attachment) -> str:
+def _build_data_uri(attachment: Attachment) -> str:
     name, content = quote(attachment.name, safe="", errors="replace"), base64.b64encode(attachment.content).decode()
     return f"data:{guess_type_of_name(attachment.name)};filename={name};base64,{content}"
 
@@ -118,10 +118,10 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     params = {"account": credentials.account, "id": media.id}
     call = {"jsonrpc": "2.0", "method": "getAttachment", "id": "attachment", "params": params}
     request = mark_as_preparing(json_request("POST", join_service_url(credentials.base_url, "api/v1/rpc"), call))
-    return FileSource(request=request, unpacked=_attachment_in)
+    return FileSource(request=request, unpacked=_find_attachment)
 
 
-def _attachment_in(body: bytes) -> bytes | None:
+def _find_attachment(body: bytes) -> bytes | None:
     """Find the file in the answer: versions of signal-cli differ in whether the data has a name."""
     result = parse_object(body).get("result")
     data = result if isinstance(result, str) else read_mapping(result).get("data")

@@ -23,7 +23,7 @@ from hermes_worker.channels.exchange import (
     mark_as_preparing,
 )
 from hermes_worker.channels.file_addresses import Downloading, build_source
-from hermes_worker.channels.markup import slack_mrkdwn
+from hermes_worker.channels.markup import render_slack_mrkdwn
 from hermes_worker.channels.splitting import cut_pieces
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_buttons import fit_buttons
@@ -83,25 +83,25 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     payload: dict[str, object] = {
         "channel": target.chat,
-        "text": part.text if part.is_plain else slack_mrkdwn(part.text),
+        "text": part.text if part.is_plain else render_slack_mrkdwn(part.text),
         "mrkdwn": not part.is_plain,
         "unfurl_links": False,
         "unfurl_media": False,
     }
-    if blocks := _blocks(part):
+    if blocks := _build_blocks(part):
         payload["blocks"] = blocks
     if target.thread is not None:
         payload["thread_ts"] = target.thread
     return _call("chat.postMessage", payload, credentials)
 
 
-def _blocks(part: Part) -> list[dict[str, object]]:
+def _build_blocks(part: Part) -> list[dict[str, object]]:
     """Build the text and the buttons below it as blocks; none for a message without buttons. Where there are blocks,
     Slack shows them and not the text of the message."""
     shown = fit_buttons(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
     texts = cut_pieces(part.text, _SECTION_ROOM)
     kind = "plain_text" if part.is_plain else "mrkdwn"
-    written = texts if part.is_plain else [slack_mrkdwn(text) for text in texts]
+    written = texts if part.is_plain else [render_slack_mrkdwn(text) for text in texts]
     if not shown or any(len(text) > _SECTION_CHARS_MAX for text in written):
         return []
     actions: list[dict[str, object]] = [
@@ -121,7 +121,7 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response) and answer.get("ok") is True:
         return Receipt(message_id=read_id(answer.get("ts")) or None)
-    return _refusal(response)
+    return _classify_refusal(response)
 
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
@@ -130,7 +130,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
         opened = yield mark_as_preparing(_call("conversations.open", {"users": target.chat}, credentials))
         channel = read_id(read_mapping(json_object(opened).get("channel")).get("id"))
         if not channel:
-            return _refusal(opened)
+            return _classify_refusal(opened)
         target = Target(platform=target.platform, chat=channel, thread=target.thread)
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
@@ -142,7 +142,7 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
     payload: dict[str, object] = {
         "channel": target.chat,
         "ts": message_id,
-        "text": part.text if part.is_plain else slack_mrkdwn(part.text),
+        "text": part.text if part.is_plain else render_slack_mrkdwn(part.text),
         "blocks": [],
     }
     return classify((yield _call("chat.update", payload, credentials)))
@@ -162,7 +162,7 @@ def _send_file(part: Part, attachment: Attachment, target: Target, credentials: 
     answer = json_object(offered)
     upload_url, file_id = read_id(answer.get("upload_url")), read_id(answer.get("file_id"))
     if not upload_url or not file_id:
-        return _refusal(offered)
+        return _classify_refusal(offered)
     uploaded = yield HttpRequest(
         method="POST",
         url=upload_url,
@@ -174,17 +174,17 @@ def _send_file(part: Part, attachment: Attachment, target: Target, credentials: 
         return failure(uploaded, "the file could not be uploaded")
     payload: dict[str, object] = {"files": [{"id": file_id, "title": attachment.name}], "channel_id": target.chat}
     if part.text:
-        payload["initial_comment"] = slack_mrkdwn(part.text)
+        payload["initial_comment"] = render_slack_mrkdwn(part.text)
     if target.thread is not None:
         payload["thread_ts"] = target.thread
     completed = yield _call("files.completeUploadExternal", payload, credentials)
     published = read_list(json_object(completed).get("files"))
     if json_object(completed).get("ok") is not True:
-        return _refusal(completed)
+        return _classify_refusal(completed)
     return Receipt(message_id=read_id(read_mapping(published[0]).get("id")) if published else None)
 
 
-def _refusal(response: HttpResponse) -> DeliveryError:
+def _classify_refusal(response: HttpResponse) -> DeliveryError:
     error = read_id(json_object(response).get("error"))
     kind = _KINDS.get(error)
     if kind is None and is_success(response):
@@ -211,13 +211,13 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
         file = read_mapping(json_object(response).get("file"))
         url = read_id(file.get("url_private_download"))
         if not url:
-            return _refusal(response)
+            return _classify_refusal(response)
 
-    def refusal(head: HttpResponse) -> DeliveryError | None:
+    def find_refusal(head: HttpResponse) -> DeliveryError | None:
         """Find a refusal in an answer: a token that may not read files gets a page on which people log in."""
         is_page = "text/html" in head.headers.get("content-type", "") and "html" not in media.media_type
         said = "the token has no scope files:read"
         return DeliveryError(kind=SendErrorKind.AUTH, message=said, status=head.status) if is_page else None
 
     source = build_source(url, own=credentials.base_url, hosts=_FILES, headers=build_bearer_header(credentials.token))
-    return replace(source, refusal=refusal)
+    return replace(source, refusal=find_refusal)

@@ -58,7 +58,9 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     sender_field = "MessagingServiceSid" if credentials.sender.startswith("MG") else "From"
     fields = {"To": target.chat, sender_field: credentials.sender, "Body": part.text}
     path = f"2010-04-01/Accounts/{encode_path_segment(credentials.account_sid)}/Messages.json"
-    return build_form_request(join_service_url(credentials.base_url, path), fields, headers=_authorization(credentials))
+    return build_form_request(
+        join_service_url(credentials.base_url, path), fields, headers=_build_authorization(credentials)
+    )
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -75,10 +77,10 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Download a file of an MMS from the API, which redirects to where Twilio keeps it ("Media resource")."""
     yield from ()
-    source = build_source(media.id, own=credentials.base_url, hosts=_API, headers=_authorization(credentials))
+    source = build_source(media.id, own=credentials.base_url, hosts=_API, headers=_build_authorization(credentials))
     return replace(source, moves_to=_KEPT)
 
 
-def _authorization(credentials: Credentials) -> dict[str, str]:
+def _build_authorization(credentials: Credentials) -> dict[str, str]:
     pair = base64.b64encode(f"{credentials.account_sid}:{credentials.auth_token}".encode()).decode()
     return {"Authorization": f"Basic {pair}"}

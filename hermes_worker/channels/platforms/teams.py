@@ -58,7 +58,7 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
     """Build the request. Files are left out: Teams asks the person to agree first. Raises ``Unsendable``."""
     path = f"v3/conversations/{encode_path_segment(target.chat)}/activities"
-    activity = _activity(part)
+    activity = _build_activity(part)
     if part.reply_to:
         path, activity["replyToId"] = f"{path}/{encode_path_segment(part.reply_to)}", part.reply_to
     return json_request(
@@ -66,7 +66,7 @@ def build(part: Part, target: Target, credentials: Credentials, *, token: str) -
     )
 
 
-def _activity(part: Part) -> dict[str, object]:
+def _build_activity(part: Part) -> dict[str, object]:
     shown = fit_buttons(part.buttons, chars_max=_TITLE_CHARS_MAX, count_max=_ACTIONS_MAX)
     if not shown:
         return {"type": "message", "text": part.text, "textFormat": "plain" if part.is_plain else "markdown"}
@@ -91,7 +91,7 @@ def classify(response: HttpResponse) -> Outcome:
 
 def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Get a token, then send. Where the message to reply to is gone, the part is sent without the reference."""
-    token = yield from _token(credentials)
+    token = yield from _request_token(credentials)
     if isinstance(token, DeliveryError):
         return token
     response = yield build(part, target, credentials, token=token)
@@ -102,12 +102,12 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Update an activity."""
-    token = yield from _token(credentials)
+    token = yield from _request_token(credentials)
     if isinstance(token, DeliveryError):
         return token
     path = f"v3/conversations/{encode_path_segment(target.chat)}/activities/{encode_path_segment(message_id)}"
     url = join_service_url(credentials.service_url, path)
-    return classify((yield json_request("PUT", url, _activity(part), headers=build_bearer_header(token))))
+    return classify((yield json_request("PUT", url, _build_activity(part), headers=build_bearer_header(token))))
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
@@ -116,13 +116,13 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     if is_allowed_host(media.id, _SHARED):
         return build_source(media.id, own="", hosts=_SHARED)
     at_connector = build_source(media.id, own=credentials.service_url, hosts=_CONNECTORS)
-    token = yield from _token(credentials)
+    token = yield from _request_token(credentials)
     if isinstance(token, DeliveryError):
         return token
     return replace(at_connector, request=replace(at_connector.request, headers=build_bearer_header(token)))
 
 
-def _token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
+def _request_token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse, str | DeliveryError]:
     fields = {
         "grant_type": "client_credentials",
         "client_id": credentials.app_id,

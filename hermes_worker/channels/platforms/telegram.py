@@ -23,7 +23,7 @@ from hermes_worker.channels.exchange import (
     json_request,
 )
 from hermes_worker.channels.file_addresses import Downloading, FileSource
-from hermes_worker.channels.markup import telegram_html
+from hermes_worker.channels.markup import render_telegram_html
 from hermes_worker.channels.splitting import measure
 from hermes_worker.channels.targets import Target
 from hermes_worker.core.chat_buttons import fit_buttons
@@ -57,7 +57,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request. Raises ``Unsendable`` for a setting that cannot be used."""
     fields: dict[str, object] = {"chat_id": target.chat}
     if target.thread is not None and target.thread != GENERAL_TOPIC:
-        fields["message_thread_id"] = _topic(target.thread)
+        fields["message_thread_id"] = _parse_topic(target.thread)
     if part.reply_to.isascii() and part.reply_to.isdigit():
         # The person who asked may have deleted the question meanwhile.
         fields["reply_parameters"] = {"message_id": int(part.reply_to), "allow_sending_without_reply": True}
@@ -68,7 +68,7 @@ def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
         shown = fit_buttons(part.buttons, chars_max=64, count_max=100)
         rows = [[{"text": button.label, "callback_data": button.value}] for button in shown]
         fields["reply_markup"] = {"inline_keyboard": rows}
-    return json_request("POST", _method_url("sendMessage", credentials), fields)
+    return json_request("POST", _build_method_url("sendMessage", credentials), fields)
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -84,7 +84,7 @@ def classify(response: HttpResponse) -> Outcome:
         response,
         said,
         # "Unauthorized" means the token is wrong; "Not Found" without more, that it is no token.
-        kind=SendErrorKind.AUTH if said in ("Unauthorized", "Not Found") else _none_if_unknown(kind),
+        kind=SendErrorKind.AUTH if said in ("Unauthorized", "Not Found") else _drop_unknown(kind),
         retry_after_s=read_number(parameters.get("retry_after")),
         is_thread_missing="thread not found" in said.lower() or "topic_closed" in said.lower(),
     )
@@ -96,9 +96,9 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
 
 def edit(part: Part, message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Edit a message with editMessageText. A text that stands there already is an error to Telegram, and none to us."""
-    fields = _message_fields(message_id, target)
+    fields = _build_message_fields(message_id, target)
     fields |= _format_text("text", part)
-    outcome = classify((yield json_request("POST", _method_url("editMessageText", credentials), fields)))
+    outcome = classify((yield json_request("POST", _build_method_url("editMessageText", credentials), fields)))
     if isinstance(outcome, DeliveryError) and "message is not modified" in outcome.message.lower():
         return Receipt(message_id=message_id)
     return outcome
@@ -106,8 +106,8 @@ def edit(part: Part, message_id: str, target: Target, credentials: Credentials) 
 
 def remove(message_id: str, target: Target, credentials: Credentials) -> Exchange:
     """Delete a message with deleteMessage. One that is gone already counts as deleted."""
-    fields = _message_fields(message_id, target)
-    response = yield json_request("POST", _method_url("deleteMessage", credentials), fields)
+    fields = _build_message_fields(message_id, target)
+    response = yield json_request("POST", _build_method_url("deleteMessage", credentials), fields)
     outcome = classify(response)
     is_gone = isinstance(outcome, DeliveryError) and "message to delete not found" in outcome.message.lower()
     return Receipt(message_id=message_id) if is_gone else outcome
@@ -117,18 +117,18 @@ def show_typing(target: Target, credentials: Credentials) -> Exchange:
     """Send sendChatAction: it is shown for five seconds, or until a message comes."""
     fields: dict[str, object] = {"chat_id": target.chat, "action": "typing"}
     if target.thread is not None and target.thread != GENERAL_TOPIC:
-        fields["message_thread_id"] = _topic(target.thread)
-    return classify((yield json_request("POST", _method_url("sendChatAction", credentials), fields)))
+        fields["message_thread_id"] = _parse_topic(target.thread)
+    return classify((yield json_request("POST", _build_method_url("sendChatAction", credentials), fields)))
 
 
-def _message_fields(message_id: str, target: Target) -> dict[str, object]:
+def _build_message_fields(message_id: str, target: Target) -> dict[str, object]:
     if not (message_id.isascii() and message_id.isdigit()):
         raise Unsendable(f"A message of Telegram has a number, not {message_id[:40]!r}.")
     return {"chat_id": target.chat, "message_id": int(message_id)}
 
 
 def _format_text(name: str, part: Part) -> dict[str, str]:
-    return {name: part.text} if part.is_plain else {name: telegram_html(part.text), "parse_mode": "HTML"}
+    return {name: part.text} if part.is_plain else {name: render_telegram_html(part.text), "parse_mode": "HTML"}
 
 
 def _build_file(attachment: Attachment, part: Part, fields: dict[str, object], credentials: Credentials) -> HttpRequest:
@@ -137,34 +137,34 @@ def _build_file(attachment: Attachment, part: Part, fields: dict[str, object], c
     form = {key: json.dumps(value) if isinstance(value, dict) else str(value) for key, value in fields.items()}
     if part.text and measure(part.text, TextUnit.UTF16) <= CAPTION_SIZE_MAX:
         form |= _format_text("caption", part)
-    return build_multipart_request(_method_url(method, credentials), form, name, attachment)
+    return build_multipart_request(_build_method_url(method, credentials), form, name, attachment)
 
 
-def _topic(thread: str) -> int:
+def _parse_topic(thread: str) -> int:
     if not (thread.isascii() and thread.isdigit()):
         raise Unsendable(f"A topic of Telegram is a number, not {thread[:40]!r}; change the target.")
     return int(thread)
 
 
-def _token(credentials: Credentials) -> str:
+def _encode_token(credentials: Credentials) -> str:
     return encode_path_segment(credentials.token).replace("%3A", ":")
 
 
-def _method_url(method: str, credentials: Credentials) -> str:
-    return join_service_url(credentials.base_url, f"bot{_token(credentials)}/{method}")
+def _build_method_url(method: str, credentials: Credentials) -> str:
+    return join_service_url(credentials.base_url, f"bot{_encode_token(credentials)}/{method}")
 
 
-def _none_if_unknown(kind: SendErrorKind) -> SendErrorKind | None:
+def _drop_unknown(kind: SendErrorKind) -> SendErrorKind | None:
     return kind if kind is not SendErrorKind.UNKNOWN else None
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
     """Ask getFile for the address of a file. Telegram gives bots files of at most 20 MB."""
-    response = yield json_request("POST", _method_url("getFile", credentials), {"file_id": media.id})
+    response = yield json_request("POST", _build_method_url("getFile", credentials), {"file_id": media.id})
     path = read_id(read_mapping(json_object(response).get("result")).get("file_path"))
     if not is_success(response) or not path:
         outcome = classify(response)
         return outcome if isinstance(outcome, DeliveryError) else failure(response, "getFile named no path")
     steps = "/".join(encode_path_segment(step) for step in path.split("/"))
-    url = join_service_url(credentials.base_url, f"file/bot{_token(credentials)}/{steps}")
+    url = join_service_url(credentials.base_url, f"file/bot{_encode_token(credentials)}/{steps}")
     return FileSource(request=HttpRequest(method="GET", url=url, delivers=False))

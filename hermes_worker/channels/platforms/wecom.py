@@ -45,7 +45,7 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     kind = "text" if part.is_plain else "markdown"
-    return json_request("POST", _url("send", credentials), {"msgtype": kind, kind: {"content": part.text}})
+    return json_request("POST", _build_url("send", credentials), {"msgtype": kind, kind: {"content": part.text}})
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -60,14 +60,14 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     """Send a part. A file is uploaded first and sent by its id."""
     if part.attachment is None:
         return classify((yield build(part, target, credentials)))
-    url = _url("upload_media", credentials) + "&type=file"
+    url = _build_url("upload_media", credentials) + "&type=file"
     uploaded = yield mark_as_preparing(build_multipart_request(url, {}, "media", part.attachment))
     media_id = read_id(json_object(uploaded).get("media_id"))
     if not media_id:
         return classify(uploaded)
     payload = {"msgtype": "file", "file": {"media_id": media_id}}
-    return classify((yield json_request("POST", _url("send", credentials), payload)))
+    return classify((yield json_request("POST", _build_url("send", credentials), payload)))
 
 
-def _url(method: str, credentials: Credentials) -> str:
+def _build_url(method: str, credentials: Credentials) -> str:
     return join_service_url(credentials.base_url, f"cgi-bin/webhook/{method}?key={quote(credentials.key, safe='')}")

@@ -59,7 +59,7 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials, *, token: str) -> HttpRequest:
     """Build the request for a text, with a token. Raises ``Unsendable`` for a setting that cannot be used."""
     kind = "text" if part.is_plain else "markdown"
-    return _message(kind, {"content": part.text}, target, credentials, token)
+    return _build_message(kind, {"content": part.text}, target, credentials, token)
 
 
 def classify(response: HttpResponse) -> Outcome:
@@ -82,12 +82,12 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
         return token
     if part.attachment is None:
         return classify((yield build(part, target, credentials, token=token)))
-    url = _url("media/upload", credentials, token) + "&type=file"
+    url = _build_url("media/upload", credentials, token) + "&type=file"
     uploaded = yield mark_as_preparing(build_multipart_request(url, {}, "media", part.attachment))
     media_id = read_id(json_object(uploaded).get("media_id"))
     if not media_id:
         return classify(uploaded)
-    return classify((yield _message("file", {"media_id": media_id}, target, credentials, token)))
+    return classify((yield _build_message("file", {"media_id": media_id}, target, credentials, token)))
 
 
 def download(media: MediaRef, credentials: Credentials) -> Downloading:
@@ -97,7 +97,7 @@ def download(media: MediaRef, credentials: Credentials) -> Downloading:
     if not isinstance(token, str):
         said = "no token was granted"
         return token if isinstance(token, DeliveryError) else DeliveryError(kind=SendErrorKind.AUTH, message=said)
-    url = f"{_url('media/get', credentials, token)}&media_id={quote(media.id, safe='')}"
+    url = f"{_build_url('media/get', credentials, token)}&media_id={quote(media.id, safe='')}"
     return FileSource(request=HttpRequest(method="GET", url=url, delivers=False), refusal=_find_failure)
 
 
@@ -116,14 +116,14 @@ def _get_token(credentials: Credentials) -> Generator[HttpRequest, HttpResponse,
     return read_id(json_object(granted).get("access_token")) or classify(granted)
 
 
-def _message(
+def _build_message(
     kind: str, content: Mapping[str, str], target: Target, credentials: Credentials, token: str
 ) -> HttpRequest:
     if not (credentials.agent_id.isascii() and credentials.agent_id.isdigit()):
         raise Unsendable("WECOM_CALLBACK_AGENT_ID is a number")
     payload = {"touser": target.chat, "msgtype": kind, "agentid": int(credentials.agent_id), kind: content}
-    return json_request("POST", _url("message/send", credentials, token), payload)
+    return json_request("POST", _build_url("message/send", credentials, token), payload)
 
 
-def _url(method: str, credentials: Credentials, token: str) -> str:
+def _build_url(method: str, credentials: Credentials, token: str) -> str:
     return join_service_url(credentials.base_url, f"cgi-bin/{method}?access_token={quote(token, safe='')}")

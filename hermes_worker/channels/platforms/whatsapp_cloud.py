@@ -69,14 +69,14 @@ class Credentials:
 def build(part: Part, target: Target, credentials: Credentials) -> HttpRequest:
     """Build the request for a text. Raises ``Unsendable`` for a setting that cannot be used."""
     content: dict[str, object] = {"type": "text", "text": {"body": part.text, "preview_url": False}}
-    if part.buttons and (choices := _choices(part)):
+    if part.buttons and (choices := _build_choices(part)):
         content = {"type": "interactive", "interactive": {"body": {"text": part.text}, **choices}}
     if part.reply_to:
         content["context"] = {"message_id": part.reply_to}
     return _build_message(content, target, credentials)
 
 
-def _choices(part: Part) -> dict[str, object]:
+def _build_choices(part: Part) -> dict[str, object]:
     """Build reply buttons, or a list where the buttons are too many or the text is too long for them; empty where a
     list has no room either."""
     buttons = fit_buttons(part.buttons, chars_max=_BUTTON_CHARS_MAX, count_max=_BUTTONS_MAX)
@@ -106,7 +106,7 @@ def send(part: Part, target: Target, credentials: Credentials) -> Exchange:
     if attachment is None:
         return classify((yield build(part, target, credentials)))
     fields = {"messaging_product": "whatsapp", "type": guess_type_of_name(attachment.name)}
-    url = _url("media", credentials)
+    url = _build_url("media", credentials)
     uploaded = yield mark_as_preparing(
         build_multipart_request(url, fields, "file", attachment, headers=build_bearer_header(credentials.token))
     )
@@ -129,11 +129,11 @@ def _build_message(content: dict[str, object], target: Target, credentials: Cred
         "to": target.chat.lstrip("+"),
     }
     return json_request(
-        "POST", _url("messages", credentials), head | content, headers=build_bearer_header(credentials.token)
+        "POST", _build_url("messages", credentials), head | content, headers=build_bearer_header(credentials.token)
     )
 
 
-def _url(method: str, credentials: Credentials) -> str:
+def _build_url(method: str, credentials: Credentials) -> str:
     return join_service_url(credentials.base_url, f"{encode_path_segment(credentials.phone_number_id)}/{method}")
 
 

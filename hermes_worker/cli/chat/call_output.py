@@ -48,22 +48,33 @@ class CallOutput:
     kind: Literal["call_output"] = "call_output"
 
 
-def fold_output(call: CallDetailObject, number: int | None = None) -> CallOutput:
-    """Lay out the first lines of what a call did; a last line says how many more there are, and in a chat how to open
-    them, by the call's ``number``."""
+def fold_output(call: CallDetailObject, opens: str, *, lines_max: int | None = None) -> CallOutput:
+    """Lay out the first lines of what a call did; a last line says how many more there are, and that ``opens``, a
+    command, opens them. ``lines_max`` is for where one call is looked at; ``None`` where it is one of several."""
     lines = _lay_out_result(call)
-    limit = _FOLDED_DIFF_LINES if any(each.mark is LineMark.PLACE for each in lines) else _FOLDED_LINES
-    if len(lines) <= limit + 1:  # the line that tells of one more would take its room
-        return CallOutput(lines=lines)
-    opens = "" if number is None else f", /show {number} opens"
-    more = OutputLine(text=f"… {len(lines) - limit} more lines{opens}", mark=LineMark.PLACE)
-    return CallOutput(lines=[*lines[:limit], more])
+    usual = _FOLDED_DIFF_LINES if any(each.mark is LineMark.PLACE for each in lines) else _FOLDED_LINES
+    return CallOutput(lines=_fold(lines, opens, lines_max or usual))
+
+
+def fold_arguments(call: CallDetailObject, opens: str, *, lines_max: int) -> Sequence[OutputLine]:
+    """Lay out what a call was asked, a line for each argument, as ``fold_output`` does with what it did."""
+    return _fold(_lay_out_arguments(call), opens, lines_max)
+
+
+def _fold(lines: Sequence[OutputLine], opens: str, lines_max: int) -> Sequence[OutputLine]:
+    if len(lines) <= lines_max + 1:  # the line that tells of one more would take its room
+        return lines
+    more = OutputLine(text=f"… {len(lines) - lines_max} more lines, {opens} opens them", mark=LineMark.PLACE)
+    return [*lines[:lines_max], more]
+
+
+def _lay_out_arguments(call: CallDetailObject) -> Sequence[OutputLine]:
+    return _split_lines(_format_document(call.changed_arguments or call.arguments), LineMark.PLACE)
 
 
 def open_output(call: CallDetailObject) -> CallOutput:
     """Lay out a whole call, with its arguments."""
-    asked = _split_lines(_format_document(call.changed_arguments or call.arguments), LineMark.PLACE)
-    lines = [*asked, *_lay_out_result(call)]
+    lines = [*_lay_out_arguments(call), *_lay_out_result(call)]
     cut = [OutputLine(text=f"… {len(lines) - _OPENED_LINES_MAX} more lines", mark=LineMark.PLACE)]
     return CallOutput(lines=[*lines[:_OPENED_LINES_MAX], *(cut if len(lines) > _OPENED_LINES_MAX else [])])
 

@@ -11,7 +11,8 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED, EXIT_INTERRUPTED
 from hermes_worker.cli.layout import is_dumb
-from hermes_worker.cli.options import PROMPT_BYTES_MAX, TEXT, reachable, toolset_names, toolsets_option
+from hermes_worker.cli.options import PROMPT_BYTES_MAX, TEXT, parse_toolset_names, reachable, toolsets_option
+from hermes_worker.cli.prompt_words import PromptCommand
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.core.errors import ConfigurationError
 
@@ -27,7 +28,7 @@ _GIVES_UP_AFTER_S = 300.0
 """Seconds that a server may be away, for a question in a pipe."""
 
 
-@click.command(epilog="Example: git diff | hermes-worker chat -q 'Review this change'")
+@click.command(cls=PromptCommand, epilog="Example: git diff | hermes-worker chat -q 'Review this change'")
 @reachable
 @click.option("-q", "--query", type=TEXT, help="Say this, show the answer and end. Standard input is added to it.")
 @click.option("--session", type=TEXT, help="Go on with the conversation of this name or id, or begin one of this name.")
@@ -65,6 +66,7 @@ def chat(
     from hermes_worker.cli.chat.directory import choose_directory
     from hermes_worker.cli.chat.remembered import ChatFolder
     from hermes_worker.cli.chat.talk import TalkOptions
+    from hermes_worker.cli.short_ids import complete_session_id
 
     if session and goes_on:
         raise ConfigurationError("--session names a conversation and --continue takes the last one; give one of them")
@@ -76,13 +78,14 @@ def chat(
     directory = choose_directory(reached.settings, folder, named=workspace, is_declined=no_workspace, confirm=confirm)
     options = TalkOptions(
         model=model,
-        toolsets=toolset_names(toolsets),
+        toolsets=parse_toolset_names(toolsets),
         is_attended=text is None,
         shows_output=sys.stdout.isatty(),
         directory=directory.path,
         gives_up_after_s=None if text is None else _GIVES_UP_AFTER_S,
     )
     with reached.open(_PATIENCE_S) as client, reached.open(0.0) as streams:
+        session_id = None if session_id is None else complete_session_id(client, session_id)
         begun = _ChatStart(client, streams, options, session_id, folder, reached.place, plain or is_dumb())
         return _ask(begun, text) if text is not None else _converse(begun, directory)
 

@@ -204,12 +204,14 @@ def _parse_command(line: str, asking: Sequence[PendingQuestion], skills: Collect
         if skill := next((each for each in skills if each.lower() == name), None):
             return UseSkill(name=skill, text=argument) if argument else Misread(why=f"write /{skill} TEXT")
         near = find_nearest(name, (*_BY_NAME, *skills))
-        meant = f"did you mean /{near}?" if near else "/help shows them"
-        return Misread(why=f"there is no command /{name[:40]}; {meant} A line that begins with a blank is none.")
+        meant = f"did you mean /{near}?" if near else "/help shows them all."
+        return Misread(
+            why=f"there is no command /{name[:40]}; {meant} Begin the line with a blank to say it to the agent."
+        )
     if command.needs_argument and not argument:
         return Misread(why=f"write /{name} {command.argument}")
     if argument and not command.argument:
-        return Misread(why=f"/{name} stands alone; begin the line with a blank to say it to the agent")
+        return Misread(why=f"/{name} takes no text; begin the line with a blank to say it to the agent")
     verb = SlashVerb(command.name)
     if verb in (SlashVerb.APPROVE, SlashVerb.DENY):
         return _parse_explicit_answer(verb, argument, asking)
@@ -219,7 +221,7 @@ def _parse_command(line: str, asking: Sequence[PendingQuestion], skills: Collect
 def _parse_explicit_answer(verb: SlashVerb, argument: str, asking: Sequence[PendingQuestion]) -> Meaning:
     approvals = [each for each in asking if each.is_approval]
     if not approvals:
-        return Misread(why="the run asks for nothing that could be allowed")
+        return Misread(why="the run asks for no permission now")
     question, argument = _take_code(argument, approvals)
     if question is None:
         question = approvals[0]
@@ -268,7 +270,7 @@ def render_help() -> list[str]:
         "",
         "Enter sends, Alt-Enter begins a line, Ctrl-X Ctrl-E opens the editor.",
         "Tab completes commands and @files, Ctrl-V pastes a picture.",
-        "!command runs here, as you; /share says it to the agent.",
+        "!command runs here, as you; /share sends it to the agent.",
         "Esc and Ctrl-C stop the run at work, Ctrl-D leaves.",
     ]
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hermes_worker.cli.chat.line_parser import SlashVerb, render_help
-from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.layout import format_age, format_moment, parse_moment
 from hermes_worker.cli.top.fleet import render_tree
 from hermes_worker.cli.wording import flatten_text, render_question
 from hermes_worker.core.pricing import CostStatus, format_cost
@@ -36,14 +36,14 @@ class ListingScope:
 Listing = Callable[[ListingScope], list[str]]
 
 
-def _list_of_session(render: Callable[[HermesClient, str], list[str]]) -> Listing:
+def _make_session_listing(render: Callable[[HermesClient, str], list[str]]) -> Listing:
     def render_place(place: ListingScope) -> list[str]:
         return ["there is no conversation yet"] if place.session_id is None else render(place.client, place.session_id)
 
     return render_place
 
 
-def _list_of_run(render: Callable[[HermesClient, str], list[str]]) -> Listing:
+def _make_run_listing(render: Callable[[HermesClient, str], list[str]]) -> Listing:
     def render_place(place: ListingScope) -> list[str]:
         return ["there is no run yet"] if place.run_id is None else render(place.client, place.run_id)
 
@@ -99,7 +99,7 @@ def _render_tools(place: ListingScope) -> list[str]:
         if each.configured:
             tools = flatten_text(", ".join(each.tools), 160)
             lines.append(f"{'*' if each.enabled else ' '} {flatten_text(each.name, 40)}  {tools}")
-    return [*lines, "* is used without being named"]
+    return [*lines, "* marks those that a new conversation has"]
 
 
 def _render_skills(place: ListingScope) -> list[str]:
@@ -117,7 +117,9 @@ def _render_memory(place: ListingScope) -> list[str]:
         for each in one.entries
         if each.content
     ]
-    staged = [f"{len(found.staged)} changes wait for 'hermes-worker memory'"] if found.staged else []
+    staged = (
+        [f"{len(found.staged)} changes wait for you; 'hermes-worker memory list' shows them"] if found.staged else []
+    )
     return [*(texts or ["nothing is remembered"]), *staged]
 
 
@@ -140,7 +142,7 @@ def _render_approvals(place: ListingScope) -> list[str]:
 def _render_jobs(place: ListingScope) -> list[str]:
     return [
         f"{flatten_text(each.name, 60)}  {flatten_text(each.schedule_display or '', 40)}  "
-        f"next {flatten_text(each.next_run_at or '-', 40)}"
+        f"next {format_age(parse_moment(each.next_run_at))}"
         for each in place.client.jobs()[:_ROWS_MAX]
     ] or ["there are no jobs"]
 
@@ -149,12 +151,12 @@ LISTINGS: Final[Mapping[SlashVerb, Listing]] = MappingProxyType(
     {
         SlashVerb.HELP: lambda place: render_help(),
         SlashVerb.STATUS: _render_status,
-        SlashVerb.HISTORY: _list_of_session(
+        SlashVerb.HISTORY: _make_session_listing(
             lambda client, session_id: render_messages(list(client.messages(session_id)), _ROWS_MAX)
         ),
-        SlashVerb.USAGE: _list_of_session(_render_usage),
-        SlashVerb.CONTEXT: _list_of_run(_render_context),
-        SlashVerb.TREE: _list_of_run(lambda client, run_id: render_tree(client.tree(run_id))),
+        SlashVerb.USAGE: _make_session_listing(_render_usage),
+        SlashVerb.CONTEXT: _make_run_listing(_render_context),
+        SlashVerb.TREE: _make_run_listing(lambda client, run_id: render_tree(client.tree(run_id))),
         SlashVerb.TOOLS: _render_tools,
         SlashVerb.SKILLS: _render_skills,
         SlashVerb.MEMORY: _render_memory,

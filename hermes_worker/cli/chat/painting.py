@@ -49,7 +49,7 @@ class Painter(Protocol):
 
     def show(self, shown: Shown) -> None: ...
 
-    def lines(self, lines: Sequence[str]) -> None:
+    def show_lines(self, lines: Sequence[str]) -> None:
         """Show facts that the person asked for."""
 
     def copy(self, text: str) -> bool:
@@ -68,13 +68,13 @@ class PlainPainter:
                 if shown.error:
                     click.echo(f"hermes-worker: {shown.error}", err=True)
             case PendingQuestion():
-                self.lines(render_question_lines(shown))
+                self.show_lines(render_question_lines(shown))
             case ChatNotice() if shown.tone in (Tone.WARNING, Tone.BAD):
                 click.echo(shown.text, err=True)
             case _:
                 pass
 
-    def lines(self, lines: Sequence[str]) -> None:
+    def show_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
             click.echo(strip_controls(line), err=True)
 
@@ -94,26 +94,26 @@ class TerminalPainter:
     def show(self, shown: Shown) -> None:
         match shown:
             case Prose():
-                self._prose(shown)
+                self._show_prose(shown)
             case CallBegun():
                 if self._tells_of_begun_calls:
-                    self._line(f"  → {shown.name}  {shown.about}".rstrip(), "dim")
+                    self._show_line(f"  → {shown.name}  {shown.about}".rstrip(), "dim")
             case CallFolded():
                 self._call(shown)
             case CallOutput():
                 for each in shown.lines:
-                    self._line(f"    {each.text}", _LINE_STYLES[each.mark])
+                    self._show_line(f"    {each.text}", _LINE_STYLES[each.mark])
             case ChatNotice():
-                self._line(f"  {shown.text}", _STYLES[shown.tone])
+                self._show_line(f"  {shown.text}", _STYLES[shown.tone])
             case PendingQuestion():
                 for line in render_question_lines(shown):
-                    self._line(f"  {line}", "yellow")
+                    self._show_line(f"  {line}", "yellow")
             case ChatEnd():
                 self._end(shown)
 
-    def lines(self, lines: Sequence[str]) -> None:
+    def show_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self._line(strip_controls(line), "")
+            self._show_line(strip_controls(line), "")
 
     def copy(self, text: str) -> bool:
         """Send OSC 52, which terminals obey that let programs write to their clipboard."""
@@ -126,7 +126,7 @@ class TerminalPainter:
         """The columns into which the line of a call has to fit."""
         return self._console.width
 
-    def _prose(self, shown: Prose) -> None:
+    def _show_prose(self, shown: Prose) -> None:
         from rich.text import Text
 
         text = shown.block.text.strip("\n")
@@ -144,16 +144,16 @@ class TerminalPainter:
         others = sum(len(part) + 2 for part in (shown.name, shown.why, took) if part)
         about = flatten_text(shown.about, max(_ABOUT_CHARS_MIN, self._width - others - 6))
         rest = "  ".join(part for part in (shown.name, about, shown.why, took) if part)
-        self._line(f"  {sign} {rest}", "dim" if shown.verdict is CallVerdict.DONE else "red")
+        self._show_line(f"  {sign} {rest}", "dim" if shown.verdict is CallVerdict.DONE else "red")
 
     def _end(self, shown: ChatEnd) -> None:
         how = STOPPED_HERE if shown.is_stopped_here else shown.name.removeprefix("run.")
         used = f"{shown.tokens_in:,} tokens in, {shown.tokens_out:,} out"
         if shown.error:
-            self._line(f"  {shown.error}", "red")
-        self._line(f"  {how}, {used}", "dim" if shown.is_completed else "red")
+            self._show_line(f"  {shown.error}", "red")
+        self._show_line(f"  {how}, {used}", "dim" if shown.is_completed else "red")
 
-    def _line(self, text: str, style: str) -> None:
+    def _show_line(self, text: str, style: str) -> None:
         from rich.text import Text
 
         self._console.print(Text(text, style=style))
@@ -172,11 +172,11 @@ class LinePainter(TerminalPainter):
     def copy(self, text: str) -> bool:
         return False
 
-    def _prose(self, shown: Prose) -> None:
+    def _show_prose(self, shown: Prose) -> None:
         if text := shown.block.text.strip("\n"):
-            self._line(text, "")
+            self._show_line(text, "")
 
-    def _line(self, text: str, style: str) -> None:
+    def _show_line(self, text: str, style: str) -> None:
         click.echo(strip_controls(text))
 
 

@@ -70,7 +70,7 @@ class ChatPrompt:
         from prompt_toolkit.patch_stdout import patch_stdout
 
         follower = threading.Thread(target=self._follow, name="chat-follower", daemon=True)
-        session = self._plain or self._session()
+        session = self._plain or self._build_session()
         with self._pictures, nullcontext() if self._plain else patch_stdout(raw=True):
             if first_run is not None:
                 self._begin(first_run)
@@ -139,13 +139,13 @@ class ChatPrompt:
 
     # ------------------------------------------------------------------------------------------------------- the line
 
-    def _session(self) -> PromptSession[str]:
+    def _build_session(self) -> PromptSession[str]:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import FileHistory, InMemoryHistory
 
         session: PromptSession[str] = PromptSession(
-            message=self._message,
-            bottom_toolbar=self._toolbar,
+            message=self._render_message,
+            bottom_toolbar=self._render_toolbar,
             history=FileHistory(str(self._history)) if self._history else InMemoryHistory(),
             completer=self._build_completer(),
             complete_while_typing=False,
@@ -164,13 +164,13 @@ class ChatPrompt:
         elif self._asked_before is None:
             self._asked_before = self._talk.asking
 
-    def _message(self) -> StyleAndTextTuples:
+    def _render_message(self) -> StyleAndTextTuples:
         asking = self._talk.asking
         if not asking:
             return [("bold", "> ")]
         return [("bold ansiyellow", "allow? > " if asking[0].is_approval else "answer > ")]
 
-    def _toolbar(self) -> StyleAndTextTuples:
+    def _render_toolbar(self) -> StyleAndTextTuples:
         followed = self._talk.at_work
         if followed is None:
             where = self._talk.session_id or "a new conversation"

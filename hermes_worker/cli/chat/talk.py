@@ -28,10 +28,12 @@ from hermes_worker.cli.chat.painting import Painter
 from hermes_worker.cli.chat.turn import CallFolded, ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, apply_event
 from hermes_worker.cli.layout import format_moment
 from hermes_worker.cli.session_files import write_session
+from hermes_worker.cli.short_ids import require_id
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.client import HermesClient, RefusedError, operations
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
 from hermes_worker.core.run import OPEN_STATUSES
+from hermes_worker.core.sources import EVALUATION_SOURCE
 
 if TYPE_CHECKING:
     from hermes_worker.schemas.capabilities import ToolsetObject
@@ -173,7 +175,7 @@ class Talk:
         return None
 
     def stop(self) -> None:
-        """Ask the run at work to stop. Raises as ``do``."""
+        """Ask the run at work to stop. Raises ``RefusedError``, ``UnavailableError``."""
         if self.at_work is None:
             self.note("no run is at work", Tone.PLAIN)
             return
@@ -188,12 +190,13 @@ class Talk:
         return self.at_work.state.asking if self.at_work is not None else ()
 
     def resume_session(self, session_id: str) -> str | None:
-        """Switch to a conversation, and show its end. Returns its open run, if there is one. Raises as ``do``."""
+        """Switch to a conversation, and show its end. Returns its open run, if there is one. Raises ``RefusedError``,
+        ``UnavailableError``."""
         session = self._client.session(session_id)
         self.session_id, self.is_new = session["id"], False
         newest = next(iter(self._client.runs(session_id=self.session_id, limit=1)), None)
         self.last_run_id = newest["run_id"] if newest else None
-        self._painter.lines(render_messages(list(self._client.messages(self.session_id)), _SHOWN_MESSAGES))
+        self._painter.show_lines(render_messages(list(self._client.messages(self.session_id)), _SHOWN_MESSAGES))
         self.note(f"{self.session_id}: {session['message_count']} messages, {flatten_text(session['title'] or '', 80)}")
         open_run = next(iter(self._client.runs(session_id=self.session_id, status=OPEN_STATUSES, limit=1)), None)
         return open_run["run_id"] if open_run else None
@@ -208,7 +211,7 @@ class Talk:
     def _do(self, meant: Do) -> str | None:
         if (listing := LISTINGS.get(meant.verb)) is not None:
             place = ListingScope(client=self._client, session_id=self.session_id, run_id=self.last_run_id)
-            self._painter.lines(listing(place))
+            self._painter.show_lines(listing(place))
             return None
         return _DEEDS[meant.verb](self, meant.argument)
 
@@ -224,7 +227,7 @@ class Talk:
 
     def _steer(self, text: str) -> None:
         if self.at_work is None:
-            self.note("no run is at work; say it as it is")
+            self.note("no run is at work; write the line without /steer")
             return
         self._client.steer(self.at_work.run_id, text)
 
@@ -233,11 +236,11 @@ class Talk:
 
     def _choose_model(self, name: str) -> None:
         self.model = name or None
-        self.note(f"the next run asks {self.model or 'the usual model'}")
+        self.note(f"from the next run on {self.model or 'the usual model'} is asked")
 
     def _choose_effort(self, effort: str) -> None:
         self.effort = effort or None
-        self.note(f"the next run thinks {self.effort or 'as much as usual'}")
+        self.note(f"from the next run on the model thinks: {self.effort or 'as much as usual'}")
 
     def _begin_another(self, _argument: str) -> None:
         self.session_id, self.is_new, self.last_run_id = None, True, None
@@ -245,14 +248,14 @@ class Talk:
 
     def _resume(self, session_id: str) -> str | None:
         if session_id:
-            return self.resume_session(session_id)
+            return self.resume_session(require_id(self._client, session_id, "session"))
         self._list_sessions()
         return None
 
     def _list_sessions(self, _argument: str = "") -> None:
         page = self._client.send(operations.sessions(limit=_LISTED_SESSIONS))
         self.known_sessions = [session["id"] for session in page.items]
-        self._painter.lines([format_session(session) for session in page.items] or ["there are no conversations"])
+        self._painter.show_lines([format_session(session) for session in page.items] or ["there are no conversations"])
 
     def _compress(self, topic: str) -> str | None:
         session_id = self._require_session()
@@ -334,27 +337,27 @@ class Talk:
             build_judge_input(goal.text, answer),
             toolsets=["none"],
             output_schema=dict(VERDICT_SCHEMA),
-            tags=["chat", "goal"],
+            tags=["chat", "goal", EVALUATION_SOURCE],
             **fields,
         )
         self._client.wait(run_id)
         return parse_verdict(self._client.run(run_id).output)
 
-    def _title(self, title: str) -> None:
+    def _title_session(self, title: str) -> None:
         session_id = self._require_session()
         if session_id is None:
             return
         session = self._client.change_session(session_id, title=title) if title else self._client.session(session_id)
         self.note(f"this conversation is called {flatten_text(session.title or 'nothing yet', 200)}")
 
-    def _branch(self, title: str) -> None:
+    def _fork_session(self, title: str) -> None:
         if (session_id := self._require_session()) is not None:
-            self._enter(self._client.fork_session(session_id, **({"title": title} if title else {})))
+            self._enter(self._client.fork_session(session_id, **({"title": title} if title else {})), "copied")
 
-    def _enter(self, session: SessionObject) -> None:
-        """Go on in a session that was just made."""
-        self.session_id, self.is_new, self.last_run_id = session.id, False, None
-        self.note(f"this is now the conversation {session.id}; the one before it stays as it was")
+    def _enter(self, session: SessionObject, done: str) -> None:
+        """Go on in a session that was just made; ``done`` says how."""
+        before, self.session_id, self.is_new, self.last_run_id = self.session_id, session.id, False, None
+        self.note(f"{done}: this is now the conversation {session.id}; /resume {before} goes back to the one before")
 
     def _undo(self, _argument: str) -> None:
         self._take_back()
@@ -377,7 +380,8 @@ class Talk:
         if at is None:
             self.note("nothing was said yet")
             return None
-        self._enter(self._client.fork_session(session_id, message_id=rows[at - 1].id if at else 0))
+        fork = self._client.fork_session(session_id, message_id=rows[at - 1].id if at else 0)
+        self._enter(fork, "the last turn was taken back")
         content: Content = rows[at].content
         return content
 
@@ -407,11 +411,9 @@ class Talk:
         )
 
     def _run_here(self, command: str) -> None:
-        done = run_here(command, lambda line: self._painter.lines([line]))
+        done = run_here(command, lambda line: self._painter.show_lines([line]))
         self._last_command = done
-        self.note(
-            f"exit code {done.code}, the agent was told nothing; /share says it" if done.code else "/share says it"
-        )
+        self.note(f"{f'exit code {done.code}; ' if done.code else ''}the agent has not seen this, /share sends it")
 
     def _share(self, text: str) -> str | None:
         if self._last_command is None:
@@ -421,7 +423,7 @@ class Talk:
 
     def _copy(self, _argument: str) -> None:
         if self._last_answer and self._painter.copy(self._last_answer):
-            self.note(f"the terminal was asked to copy {len(self._last_answer):,} characters")
+            self.note(f"asked the terminal to copy the last answer, {len(self._last_answer):,} characters")
         else:
             self.note("this terminal cannot copy" if self._last_answer else "there is no answer yet")
 
@@ -438,12 +440,12 @@ class Talk:
         if not checkpoint_id:
             found = self._client.checkpoints(run_id).data
             lines = [f"{each.id}  {format_moment(each.created_at)}  before {each.tool}" for each in found]
-            self._painter.lines(lines or ["there are no checkpoints"])
+            self._painter.show_lines(lines or ["there are no checkpoints"])
             return
         done = self._client.restore(run_id, checkpoint_id)
-        self._painter.lines([*(f"cannot be put back: {each}" for each in done.failed)])
+        self._painter.show_lines([*(f"cannot be put back: {each}" for each in done.failed)])
         counts = f"{len(done.written)} files were put back, {len(done.removed)} removed"
-        self.note(f"{counts}; /rollback {done.before} undoes it")
+        self.note(f"{counts}; /rollback {done.before} takes this back")
 
     # --------------------------------------------------------------------------------------------- what comes of it
 
@@ -452,7 +454,7 @@ class Talk:
         ``UnavailableError`` when there is a limit to how long a stream is resumed."""
         followed = self.begin(run_id)
         try:
-            for document in self._events(followed):
+            for document in self._iterate_events(followed):
                 state = replace(followed.state, is_stopped_here=followed.is_stopped_here)
                 followed.state, shown = apply_event(state, document)
                 for each in shown:
@@ -475,7 +477,7 @@ class Talk:
             detail = self._client.call(run_id, call.place)
         except (RefusedError, UnavailableError):
             return
-        self._painter.show(fold_output(detail, len(self._ended_calls)))
+        self._painter.show(fold_output(detail, f"/show {len(self._ended_calls)}"))
 
     def _open_call(self, argument: str) -> None:
         """Show a whole call by its number in this chat; without one, the last."""
@@ -498,7 +500,7 @@ class Talk:
         """Stop following; runs continue."""
         self._left.set()
 
-    def _events(self, followed: Followed) -> Iterator[dict[str, Any]]:
+    def _iterate_events(self, followed: Followed) -> Iterator[dict[str, Any]]:
         """Iterate over the events of a run, each once, over as many connections as it takes."""
         last_id, silent_for_s = "0", 0.0
         while not self._left.is_set():
@@ -546,8 +548,8 @@ _DEEDS: Final[Mapping[SlashVerb, Callable[[Talk, str], str | None]]] = MappingPr
         SlashVerb.NEW: Talk._begin_another,
         SlashVerb.RESUME: Talk._resume,
         SlashVerb.SESSIONS: Talk._list_sessions,
-        SlashVerb.TITLE: Talk._title,
-        SlashVerb.BRANCH: Talk._branch,
+        SlashVerb.TITLE: Talk._title_session,
+        SlashVerb.BRANCH: Talk._fork_session,
         SlashVerb.UNDO: Talk._undo,
         SlashVerb.RETRY: Talk._retry,
         SlashVerb.COMPRESS: Talk._compress,

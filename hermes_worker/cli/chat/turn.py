@@ -178,12 +178,12 @@ def apply_event(state: TurnState, event: Mapping[str, Any]) -> Step:
     return decide(state, event) if decide else (state, ())
 
 
-def _text(event: Mapping[str, Any], name: str) -> str:
+def _read_text(event: Mapping[str, Any], name: str) -> str:
     value = event.get(name)
     return strip_controls(value) if isinstance(value, str) else ""
 
 
-def _number(value: object) -> int:
+def _read_number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
@@ -191,7 +191,7 @@ def _number(value: object) -> int:
 
 
 def _on_text(state: TurnState, event: Mapping[str, Any]) -> Step:
-    reply, blocks = _extend_reply(state.reply, _text(event, "delta"))
+    reply, blocks = _extend_reply(state.reply, _read_text(event, "delta"))
     return replace(state, reply=reply, doing=""), [Prose(block=block) for block in blocks]
 
 
@@ -208,7 +208,7 @@ def _extend_reply(reply: ReplySoFar, more: str) -> tuple[ReplySoFar, list[Markdo
 def _on_reply_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
     """Show the rest of a reply that was stored. The shown text is its beginning, unless another attempt wrote that:
     then the stored text is right."""
-    whole = _text(event, "text").strip()
+    whole = _read_text(event, "text").strip()
     reply = state.reply
     shown: list[Shown] = []
     if not reply.told.is_beginning_of(whole):
@@ -218,7 +218,7 @@ def _on_reply_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
     rest = reply.told.find_missing(whole)
     reply, blocks = _extend_reply(reply, rest.removeprefix(reply.held))
     shown += [Prose(block=block) for block in (*blocks, *flush_blocks(reply.unfinished))]
-    iteration = _number(event.get("iteration"))
+    iteration = _read_number(event.get("iteration"))
     return replace(state, reply=ReplySoFar(), last_reply=whole, iteration=iteration, doing=""), shown
 
 
@@ -235,7 +235,7 @@ def _on_thinking(state: TurnState, _event: Mapping[str, Any]) -> Step:
 
 
 def _on_tool_generating(state: TurnState, event: Mapping[str, Any]) -> Step:
-    return replace(state, doing=flatten_text(f"writing a call of {_text(event, 'tool')}", _DOING_CHARS_MAX)), ()
+    return replace(state, doing=flatten_text(f"writing a call of {_read_text(event, 'tool')}", _DOING_CHARS_MAX)), ()
 
 
 # ---------------------------------------------------------------------------------------------------------- tool calls
@@ -251,7 +251,7 @@ def _on_call_started(state: TurnState, event: Mapping[str, Any]) -> Step:
 
 
 def _on_progress(state: TurnState, event: Mapping[str, Any]) -> Step:
-    said = flatten_text(f"{_text(event, 'tool')}: {_text(event, 'text')}", _DOING_CHARS_MAX)
+    said = flatten_text(f"{_read_text(event, 'tool')}: {_read_text(event, 'text')}", _DOING_CHARS_MAX)
     return replace(state, doing=said), ()
 
 
@@ -266,7 +266,7 @@ def _on_call_completed(state: TurnState, event: Mapping[str, Any]) -> Step:
         verdict=verdict,
         why=why,
         took_s=float(took) if isinstance(took, int | float) else 0.0,
-        place=f"{state.iteration}.{_number(event.get('position'))}" if state.iteration else "",
+        place=f"{state.iteration}.{_read_number(event.get('position'))}" if state.iteration else "",
     )
     return replace(state, calls=calls, doing=""), [folded]
 
@@ -296,7 +296,7 @@ def _on_question(state: TurnState, event: Mapping[str, Any]) -> Step:
         wait_id=wait_id if isinstance(wait_id, int) else 0,
         is_approval=is_approval,
         text=show_unprintable(str(event.get("command" if is_approval else "question") or "")),
-        why=flatten_text(_text(event, "description"), _WHY_CHARS_MAX),
+        why=flatten_text(_read_text(event, "description"), _WHY_CHARS_MAX),
         choices=tuple(flatten_text(str(each), 200) for each in choices) if isinstance(choices, list | tuple) else (),
         until=format_until(event.get("expires_at")).strip(),
     )
@@ -320,11 +320,11 @@ def _on_answer(state: TurnState, event: Mapping[str, Any]) -> Step:
 # ------------------------------------------------------------------------------------------------------------- notices
 
 
-def _warning_step(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
+def _make_warning_step(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
     return lambda state, event: (state, [ChatNotice(text=words(event), tone=Tone.WARNING)])
 
 
-def _notice_step(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
+def _make_notice_step(words: Callable[[Mapping[str, Any]], str]) -> Callable[[TurnState, Mapping[str, Any]], Step]:
     return lambda state, event: (state, [ChatNotice(text=words(event))])
 
 
@@ -333,10 +333,10 @@ def _on_end(state: TurnState, event: Mapping[str, Any]) -> Step:
     usage = usage if isinstance(usage, Mapping) else {}
     end = ChatEnd(
         name=str(event["event"]),
-        output=_text(event, "output"),
-        error=flatten_text(_text(event, "error"), 2_000),
-        tokens_in=_number(usage.get("input_tokens")),
-        tokens_out=_number(usage.get("output_tokens")),
+        output=_read_text(event, "output"),
+        error=flatten_text(_read_text(event, "error"), 2_000),
+        tokens_in=_read_number(usage.get("input_tokens")),
+        tokens_out=_read_number(usage.get("output_tokens")),
         is_stopped_here=state.is_stopped_here and event["event"] == RunEventName.RUN_CANCELLED,
     )
     shown: list[Shown] = [Prose(block=block) for block in flush_blocks(state.reply.unfinished)]
@@ -348,7 +348,7 @@ def _on_end(state: TurnState, event: Mapping[str, Any]) -> Step:
 
 
 def _describe_compression(event: Mapping[str, Any]) -> str:
-    return f"{_number(event.get('rows'))} older messages were summarised to make room"
+    return f"{_read_number(event.get('rows'))} older messages were summarised to make room"
 
 
 _STEPS: Mapping[str, Callable[[TurnState, Mapping[str, Any]], Step]] = {
@@ -364,14 +364,14 @@ _STEPS: Mapping[str, Callable[[TurnState, Mapping[str, Any]], Step]] = {
     RunEventName.INPUT_REQUESTED: _on_question,
     RunEventName.APPROVAL_ANSWERED: _on_answer,
     RunEventName.INPUT_ANSWERED: _on_answer,
-    RunEventName.COMPACTED: _notice_step(_describe_compression),
-    RunEventName.STEERED: _notice_step(lambda event: f"you said: {flatten_text(_text(event, 'text'), 500)}"),
-    RunEventName.RESUMED: _notice_step(lambda event: "the run goes on"),
-    RunEventName.WAITING: _warning_step(format_waiting),
-    RunEventName.STEP_RETRIED: _warning_step(format_retry),
-    RunEventName.BUDGET_EXHAUSTED: _warning_step(format_budget),
-    RunEventName.STOP_REQUESTED: _warning_step(lambda event: "stopping"),
-    RunEventName.HOOK_FAILED: _warning_step(
+    RunEventName.COMPACTED: _make_notice_step(_describe_compression),
+    RunEventName.STEERED: _make_notice_step(lambda event: f"you said: {flatten_text(_read_text(event, 'text'), 500)}"),
+    RunEventName.RESUMED: _make_notice_step(lambda event: "the run goes on"),
+    RunEventName.WAITING: _make_warning_step(format_waiting),
+    RunEventName.STEP_RETRIED: _make_warning_step(format_retry),
+    RunEventName.BUDGET_EXHAUSTED: _make_warning_step(format_budget),
+    RunEventName.STOP_REQUESTED: _make_warning_step(lambda event: "stopping"),
+    RunEventName.HOOK_FAILED: _make_warning_step(
         lambda event: (
             f"the hook {flatten_text(str(event.get('hook')), 80)} failed: {flatten_text(str(event.get('reason')), 200)}"
         )

@@ -42,7 +42,7 @@ class FleetWorker:
     """Claims by kind."""
     oldest: str
     """The step that it has held longest."""
-    is_leaving: bool
+    is_draining: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def _parse_worker(worker: WorkerObject, now: float) -> FleetWorker:
         queues=",".join(clean_text(queue, 40) for queue in worker.queues),
         held=held or "-",
         oldest=oldest,
-        is_leaving=worker.draining_at is not None,
+        is_draining=worker.draining_at is not None,
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hermes_worker.cli.layout import count_columns
 from hermes_worker.cli.top.view import (
     LeaveTop,
     OpenListed,
@@ -18,6 +17,7 @@ from hermes_worker.cli.top.view import (
     TopLine,
     TopState,
     choose_window,
+    fold_lines,
     mark_as_old,
     press_key,
     render_foot,
@@ -115,7 +115,7 @@ class FullScreen:
         from prompt_toolkit.layout import FormattedTextControl, HSplit, Layout, Window
 
         above = Window(FormattedTextControl(self._render_above))
-        below = Window(FormattedTextControl(self._render_below), height=self._compute_foot_height, wrap_lines=True)
+        below = Window(FormattedTextControl(self._render_below), height=self._compute_foot_height)
         layout = Layout(HSplit([above, below]))
         return Application(layout=layout, key_bindings=self._build_bindings(), full_screen=True, refresh_interval=1.0)
 
@@ -125,19 +125,21 @@ class FullScreen:
             state = self._state
         state = replace(state, fleet=mark_as_old(state.fleet, time.time(), self._every_s + _SILENT_S))
         shown = render_opened(state, size.columns) if state.opened is not None else render_rows(state)
-        return _render_lines(choose_window(shown, max(1, size.rows - self._compute_foot_height())))
+        return _render_lines(
+            choose_window(fold_lines(shown, size.columns), max(1, size.rows - self._compute_foot_height()))
+        )
 
     def _compute_foot_height(self) -> int:
         """Compute the height of the foot: a question is shown to its end, whatever room it takes."""
-        size = self._application.output.get_size()
+        return max(_FOOT_LINES, min(len(self._fold_foot()), self._application.output.get_size().rows - 1))
+
+    def _fold_foot(self) -> list[TopLine]:
         with self._lock:
             shown = render_foot(self._state)
-        needed = sum(-(-count_columns(line.text) // size.columns) for line in shown)
-        return max(_FOOT_LINES, min(needed, size.rows - 1))
+        return fold_lines(shown, self._application.output.get_size().columns)
 
     def _render_below(self) -> StyleAndTextTuples:
-        with self._lock:
-            return _render_lines(render_foot(self._state))
+        return _render_lines(self._fold_foot())
 
     def _build_bindings(self) -> KeyBindings:
         from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent

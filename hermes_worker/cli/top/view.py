@@ -21,7 +21,17 @@ from hermes_worker.cli.top.fleet import (
 from hermes_worker.core.pricing import NO_PRICE, format_usd
 
 _PAUSED = "paused"
-HELP = "j/k choose · Enter open · l logs · a answer · d deny · s stop · p pause · / filter · o order · Tab · q quit"
+_HELP = (
+    "j, k and the arrows choose a row, or scroll what is open",
+    "Enter opens a run, a session or a job; Esc and q go back",
+    "l shows what the last calls of a run said",
+    "a answers a question, or allows a command once; d denies it; both ask before",
+    "s stops a run and all that it caused, and asks before; p pauses it, or lets it go on",
+    "/ shows only rows with a text; o changes the order of the runs",
+    "Tab goes to the sessions, the jobs, and back to the fleet",
+    "q leaves",
+)
+"""What keys do, for ``?``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +193,7 @@ def mark_as_old(fleet: FleetFacts, now: float, patience_s: float) -> FleetFacts:
 def press_key(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
     """Decide what a key does: ``up``, ``down``, ``enter``, ``escape``, ``backspace`` or a character."""
     if state.is_filtering or state.answering is not None:
-        return _type(state, key)
+        return _enter_key(state, key)
     if state.confirming is not None:
         asked = replace(state, confirming=None, sure="", said="" if key == "y" else "nothing was done")
         return asked, state.confirming if key == "y" else None
@@ -206,11 +216,12 @@ def press_key(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
         "d": _deny,
         "/": _begin_filter,
         "o": _change_order,
+        "?": _show_help,
     }.get(key)
     return decide(state) if decide else (state, None)
 
 
-def _type(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
+def _enter_key(state: TopState, key: str) -> tuple[TopState, TopAction | None]:
     """Write the filter or an answer: Enter ends it, Esc gives it up."""
     question = state.answering
     ended = replace(state, is_filtering=False, answering=None, typed="")
@@ -240,6 +251,10 @@ def _apply_filter(state: TopState, text: str) -> TopState:
 
 def _begin_filter(state: TopState) -> tuple[TopState, TopAction | None]:
     return replace(state, is_filtering=True, opened=None), None
+
+
+def _show_help(state: TopState) -> tuple[TopState, TopAction | None]:
+    return replace(state, opened=OpenedRun(run_id="keys", lines=_HELP), scrolled=0), None
 
 
 def _change_order(state: TopState) -> tuple[TopState, TopAction | None]:
@@ -387,17 +402,42 @@ def render_foot(state: TopState) -> list[TopLine]:
     if state.is_filtering:
         return [TopLine(text=f"/{state.filter}_  Enter keeps the filter, Esc removes it", style="bold")]
     if state.opened is not None:
-        return [TopLine(text=state.said or "↑↓ scroll · Esc goes back", style="dim")]
-    shown = f"/{state.filter} · Esc shows all · " if state.filter else ""
-    return [TopLine(text=state.said or f"{shown}{HELP}", style="warning" if state.said else "dim")]
+        return [TopLine(text=state.said or _join_keys(["j/k scroll", "Esc back", "? keys"]), style="dim")]
+    shown = [f"/{state.filter}", "Esc show all"] if state.filter else []
+    said = state.said or _join_keys([*shown, *_list_keys(state)])
+    return [TopLine(text=said, style="warning" if state.said else "dim")]
+
+
+def _list_keys(state: TopState) -> list[str]:
+    """List the keys that do something where the person is."""
+    keys = ["j/k choose", "Enter open"] if state.chosen else []
+    if run_id := _find_chosen_run(state):
+        is_paused = any(run.run_id == run_id and run.status == _PAUSED for run in state.fleet.runs)
+        answers = ["a allow", "d deny"] if _find_chosen_approval(state) else []
+        words = ["a answer"] if not answers and _find_chosen_words(state) else []
+        keys += [*answers, *words, "l logs", "s stop", "p go on" if is_paused else "p pause"]
+    order = ["o order"] if state.fleet.tab is TopTab.FLEET and len(state.fleet.runs) > 1 else []
+    tabs = list(TopTab)
+    following = tabs[(tabs.index(state.tab) + 1) % len(tabs)]
+    return [*keys, *order, "/ filter", f"Tab {following.value}", "? keys", "q quit"]
+
+
+def _join_keys(keys: Sequence[str]) -> str:
+    """Join keys so that a narrow terminal folds between two of them."""
+    return " · ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in keys)
 
 
 def render_opened(state: TopState, columns: int) -> list[TopLine]:
     """Render the opened run, its lines folded to ``columns``."""
     if state.opened is None:
         return []
-    broken = [TopLine(text=part) for line in state.opened.lines for part in fold_text(line, columns)]
+    broken = fold_lines([TopLine(text=line) for line in state.opened.lines], columns)
     return [TopLine(text=state.opened.run_id, style="bold"), *broken[min(state.scrolled, len(broken) - 1) :]]
+
+
+def fold_lines(shown: Sequence[TopLine], columns: int) -> list[TopLine]:
+    """Fold lines to ``columns``, between words where that is possible."""
+    return [replace(line, text=part) for line in shown for part in fold_text(line.text, columns)]
 
 
 def choose_window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
@@ -444,7 +484,9 @@ def _render_listed(fleet: FleetFacts) -> list[TopLine]:
     """Render the sessions or the jobs."""
     rows, names = [each.cells for each in fleet.listed], list(map(name_listed_row, fleet.listed))
     header = LISTED_HEADERS[fleet.tab]
-    return _render_section(fleet, fleet.tab.value, header, rows, names, ids=(len(header) - 1,), whole=(1, 2, 3, 4))
+    return _render_section(
+        fleet, fleet.tab.value, header, rows, names, ids=(len(header) - 1,), whole=(1, 2, 3, 4), spared=(3, 4)
+    )
 
 
 def _render_questions(fleet: FleetFacts) -> list[TopLine]:
@@ -484,7 +526,7 @@ def _render_runs(fleet: FleetFacts) -> list[TopLine]:
 
 def _render_workers(fleet: FleetFacts) -> list[TopLine]:
     rows = [
-        (each.name, each.queues, "leaving" if each.is_leaving else "at work", each.held, each.oldest or "-")
+        (each.name, each.queues, "draining" if each.is_draining else "alive", each.held, each.oldest or "-")
         for each in fleet.workers
     ]
     return _render_section(fleet, "workers", ("WORKER", "QUEUES", "STATE", "HOLDS", "LONGEST"), rows)

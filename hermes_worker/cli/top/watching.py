@@ -12,6 +12,7 @@ from typing import Any, TypeVar, assert_never
 from hermes_worker.cli.chat.call_output import fold_output
 from hermes_worker.cli.chat.listings import render_messages
 from hermes_worker.cli.layout import format_age
+from hermes_worker.cli.story import name_call
 from hermes_worker.cli.top.fleet import (
     FleetFacts,
     ListedEntry,
@@ -84,7 +85,7 @@ class FleetWatch:
         now = time.time()
         untold: dict[str, str] = {}
 
-        def asked(name: str, ask: Callable[[], Sequence[T]]) -> Sequence[T]:
+        def read_section(name: str, ask: Callable[[], Sequence[T]]) -> Sequence[T]:
             try:
                 return ask()
             except RefusedError as error:
@@ -102,12 +103,12 @@ class FleetWatch:
             self._last = FleetFacts(
                 at=now,
                 tab=tab,
-                listed=asked(tab.value, lambda: self._load_listed(tab)),
-                questions=asked("questions", lambda: parse_questions(client.approvals(), now)),
-                runs=asked("runs", lambda: self._load_runs(now)),
-                workers=asked("workers", lambda: parse_workers(client.workers(), now)),
-                queues=asked("queues", lambda: parse_queues(client.backlog())),
-                keys=asked("keys", lambda: parse_keys(client.provider_states(), now)),
+                listed=read_section(tab.value, lambda: self._load_listed(tab)),
+                questions=read_section("questions", lambda: parse_questions(client.approvals(), now)),
+                runs=read_section("runs", lambda: self._load_runs(now)),
+                workers=read_section("workers", lambda: parse_workers(client.workers(), now)),
+                queues=read_section("queues", lambda: parse_queues(client.backlog())),
+                keys=read_section("keys", lambda: parse_keys(client.provider_states(), now)),
                 spent_usd=spent,
                 usd_per_minute=compute_usd_per_minute(list(self._spent)),
                 untold=untold,
@@ -171,7 +172,10 @@ class FleetWatch:
         lines = []
         for each in list(islice(self._client.calls(run_id), 10_000))[-_LOGGED_CALLS:]:
             lines += render_calls([each])
-            lines += [f"    {line.text}" for line in fold_output(self._client.call(run_id, each.call)).lines]
+            lines += [
+                f"    {line.text}"
+                for line in fold_output(self._client.call(run_id, each.call), name_call(run_id, each.call)).lines
+            ]
         return lines or ["it called no tool yet"]
 
     def _render_listed(self, action: OpenListed) -> list[str]:

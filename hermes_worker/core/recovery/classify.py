@@ -171,7 +171,7 @@ def parse_wait(headers: Mapping[str, str], *, now_s: float) -> float | None:
     not. ``retry-after-ms`` (Azure, OpenAI; read by their SDKs, openai-python 2, ``_base_client.py``, July 2026) is more
     exact and goes first."""
     exact = headers.get("retry-after-ms")
-    wait_ms = _number(exact.strip()) if isinstance(exact, str) else None
+    wait_ms = _parse_number(exact.strip()) if isinstance(exact, str) else None
     if wait_ms is not None and not math.isnan(wait_ms):
         return min(max(wait_ms / 1000, 0.0), RETRY_AFTER_MAX_S)
     usual = headers.get("retry-after") or headers.get("Retry-After")
@@ -183,14 +183,14 @@ def parse_retry_after(value: str | None, *, now_s: float) -> float | None:
     9110 §10.2.3; the original ignores dates). A moment in the past gives 0. ``None`` when absent or unreadable."""
     if value is None:
         return None
-    seconds = _seconds(value.strip(), now_s)
+    seconds = _parse_seconds(value.strip(), now_s)
     if seconds is None or math.isnan(seconds):
         return None
     return min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
 
 
-def _seconds(value: str, now_s: float) -> float | None:
-    number = _number(value)
+def _parse_seconds(value: str, now_s: float) -> float | None:
+    number = _parse_number(value)
     if number is not None:
         return number
     try:
@@ -199,7 +199,7 @@ def _seconds(value: str, now_s: float) -> float | None:
         return None
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
@@ -357,7 +357,7 @@ def _list_codes(body: Mapping[str, object] | None, detail: Mapping[str, object])
 
 
 def _list_nested_codes(payload: Mapping[str, object]) -> Iterator[object]:
-    """Codes of an error body that a gateway put as text into another error's message."""
+    """Yield the codes of an error body in JSON that a gateway put as text into another error's message."""
     detail = _find_error_object(payload)
     yield from (detail.get("code"), detail.get("type"), payload.get("code"), payload.get("error_code"))
 

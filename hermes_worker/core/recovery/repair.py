@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Any
 
-from hermes_worker.core.messages import ToolRequest, canonical_json
+from hermes_worker.core.messages import ToolRequest, dump_canonical_json
 
 EMPTY_ARGUMENTS = "{}"
 
@@ -77,7 +77,7 @@ def dump_arguments(value: object) -> str:
     """The text for arguments that a provider sent as an object where JSON text belongs. A value that JSON cannot
     express (a number beyond its range) stays recognisable, so that the loop can refuse the call. Never raises."""
     try:
-        return canonical_json(value)
+        return dump_canonical_json(value)
     except (TypeError, ValueError, RecursionError):
         return _dump_leniently(value)
 
@@ -160,7 +160,7 @@ def _canonicalize(text: str) -> str | None:
 def _canonicalize_value(value: object) -> str | None:
     """``None`` for ``_NOTHING`` and for what JSON cannot say: ``1e400`` is read as infinity."""
     try:
-        return None if value is _NOTHING else canonical_json(value)
+        return None if value is _NOTHING else dump_canonical_json(value)
     except (ValueError, RecursionError):
         return None
 
@@ -208,7 +208,7 @@ def _balance(text: str) -> _Balanced | None:
     # Counted beside the stack: searching it for every closer would take quadratic time on hostile text.
     count = {"}": 0, "]": 0}
     is_completed = False
-    for token in _without_trailing_commas(text):
+    for token in _drop_trailing_commas(text):
         if token == '"':
             return None
         if token in _CLOSER_OF:
@@ -229,7 +229,7 @@ def _balance(text: str) -> _Balanced | None:
     return _Balanced(text="".join(pieces), is_completed=is_completed or bool(awaited))
 
 
-def _without_trailing_commas(text: str) -> Iterator[str]:
+def _drop_trailing_commas(text: str) -> Iterator[str]:
     """The tokens of ``text``, without commas that only a closer or the end follows."""
     held: list[str] = []
     for token in _TOKEN.findall(text):
@@ -298,8 +298,8 @@ def _find_closest(name: str, known: Collection[str]) -> str | None:
 
 
 def _is_same_operation(name: str, other: str) -> bool:
-    """Whether the names still look alike without the words they share at either end. Shared words (``kb_``,
-    ``_file``) say what is acted on; what is left says what is done to it, and that must not be guessed."""
+    """Whether the names still look alike without the words they share at either end. Shared words (``kb`` in
+    front, ``file`` behind) say what is acted on; what is left says what is done to it, and that must not be guessed."""
     if name.startswith(_MCP_PREFIX) != other.startswith(_MCP_PREFIX):
         return False
     mine, theirs = name.split("_"), other.split("_")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from hermes_worker.core.messages import ModelReply, build_assistant_body, build_user_body, canonical_json
+from hermes_worker.core.messages import ModelReply, build_assistant_body, build_user_body, dump_canonical_json
 from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.reasoning_tags import (
     has_open_scratchpad,
@@ -452,7 +452,9 @@ def _build_continuation_rows(reply: ReplyFacts) -> tuple[str, ...]:
     limit has to do."""
     if not reply.is_visible and not reply.dropped_calls:
         return ()
-    interim = (canonical_json({"role": "assistant", "content": reply.text}),) if reply.is_visible else (_EMPTY_ROW,)
+    interim = (
+        (dump_canonical_json({"role": "assistant", "content": reply.text}),) if reply.is_visible else (_EMPTY_ROW,)
+    )
     return (*interim, build_user_body(_choose_continuation_text(reply)))
 
 
@@ -476,7 +478,7 @@ CONTINUE_SMALLER = (
     "or files, and keep the arguments of each under about 8,000 tokens.]"
 )
 _LIMIT_ROW = build_user_body(CONTINUE_AFTER_LIMIT)
-_EMPTY_ROW = canonical_json({"role": "assistant", "content": EMPTY_TEXT})
+_EMPTY_ROW = dump_canonical_json({"role": "assistant", "content": EMPTY_TEXT})
 _AFTER_TOOLS_ROW = build_user_body(
     "[System note: the tools you called have answered, see above, but your reply to that was empty. Read their results "
     "and go on with the task.]"

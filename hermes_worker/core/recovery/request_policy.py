@@ -123,7 +123,7 @@ class PrepareRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShortenConversation:
-    """Make the conversation fit into ``Asking.window``. Success ends this call, with the memory of
+    """Make the conversation fit into ``ModelCallState.window``. Success ends this call, with the memory of
     ``remember_compaction``; otherwise answer with ``NothingShortened``."""
 
     may_wait: bool = False
@@ -162,7 +162,7 @@ class RenewToken:
 
 @dataclass(frozen=True, slots=True)
 class CompareRequest:
-    """Build the request as ``Asking.memory`` now wants it, and compare it with the one that failed. Answer with
+    """Build the request as ``ModelCallState.memory`` now wants it, and compare it with the one that failed. Answer with
     ``RequestCompared``."""
 
 
@@ -383,25 +383,25 @@ def advance(asking: ModelCallState, event: AskingEvent) -> ModelCallState:
     was = replace(asking, beside=(), decided=None)
     match event:
         case RequestPrepared():
-            return _after_preparation(_require_act(was, PrepareRequest), event.facts)
+            return _on_preparation(_require_act(was, PrepareRequest), event.facts)
         case KeyClosed():
-            return _after_key_closed(_require_act(was, PrepareRequest), event)
+            return _on_key_closed(_require_act(was, PrepareRequest), event)
         case PermitGranted():
             return replace(_require_act(was, AcquirePermit), act=SendRequest())
         case PermitDelayed():
-            return _after_delay(_require_act(was, AcquirePermit), event)
+            return _on_delay(_require_act(was, AcquirePermit), event)
         case WaitPassed():
             return replace(_require_act(was, HoldStill), act=PrepareRequest())
         case RequestFailed():
-            return _after_failure(_require_act(was, SendRequest, RenewToken), event)
+            return _on_failure(_require_act(was, SendRequest, RenewToken), event)
         case WindowReported():
-            return _after_window_report(_require_act(was, AskWindow), event.tokens)
+            return _on_window_report(_require_act(was, AskWindow), event.tokens)
         case TokenRenewed():
             return _prepare_again(_require_act(was, RenewToken))
         case RequestCompared():
-            return _after_comparison(_require_act(was, CompareRequest), event)
+            return _on_comparison(_require_act(was, CompareRequest), event)
         case NothingShortened():
-            return _after_nothing_shortened(_require_act(was, ShortenConversation), event)
+            return _on_nothing_shortened(_require_act(was, ShortenConversation), event)
         case _:
             assert_never(event)
 
@@ -434,7 +434,7 @@ def _prepare_again(asking: ModelCallState) -> ModelCallState:
 # --- before it is sent ---
 
 
-def _after_preparation(asking: ModelCallState, facts: RequestFacts) -> ModelCallState:
+def _on_preparation(asking: ModelCallState, facts: RequestFacts) -> ModelCallState:
     asking = _credit_gain(asking, facts.tokens)
     may_wait = facts.tokens <= facts.room * FITS_PART
     is_useless = may_wait and (facts.is_futile or asking.memory.unsummarised >= UNSUMMARISED_MAX)
@@ -457,7 +457,7 @@ def _credit_gain(asking: ModelCallState, tokens: int) -> ModelCallState:
     return replace(asking, memory=memory, history=history)
 
 
-def _after_key_closed(asking: ModelCallState, event: KeyClosed) -> ModelCallState:
+def _on_key_closed(asking: ModelCallState, event: KeyClosed) -> ModelCallState:
     """Move to a provider with an open key, or park. Keys may close and open meanwhile, so the number of moves is
     limited."""
     position = event.next_provider
@@ -467,7 +467,7 @@ def _after_key_closed(asking: ModelCallState, event: KeyClosed) -> ModelCallStat
     return replace(asking, act=ParkRun(wait_s, event.reason, event.keys), failure=None)
 
 
-def _after_nothing_shortened(asking: ModelCallState, event: NothingShortened) -> ModelCallState:
+def _on_nothing_shortened(asking: ModelCallState, event: NothingShortened) -> ModelCallState:
     """The conversation cannot be shortened: it is sent as it is, or the same failure is decided on once more."""
     missing = asking.memory.unsummarised + event.is_summary_missing
     stalled = replace(asking, is_stalled=True, memory=replace(asking.memory, unsummarised=missing))
@@ -476,7 +476,7 @@ def _after_nothing_shortened(asking: ModelCallState, event: NothingShortened) ->
     return _decide_failure(replace(stalled, history=retry.mark_stalled(stalled.history)), stalled.failure)
 
 
-def _after_delay(asking: ModelCallState, event: PermitDelayed) -> ModelCallState:
+def _on_delay(asking: ModelCallState, event: PermitDelayed) -> ModelCallState:
     """Decide whether the call waits in this worker: only for a short time, not again and again because older calls come
     first, and only if few are before it. Other calls make room for these older ones (invariant I8)."""
     facts = _require_facts(asking)
@@ -500,7 +500,7 @@ def _require_facts(asking: ModelCallState) -> RequestFacts:
 # --- failures ---
 
 
-def _after_failure(asking: ModelCallState, event: RequestFailed) -> ModelCallState:
+def _on_failure(asking: ModelCallState, event: RequestFailed) -> ModelCallState:
     if _wants_window(asking, event.classification):
         return replace(asking, act=AskWindow(), failure=event)
     return _decide_failure(asking, event)
@@ -514,7 +514,7 @@ def _wants_window(asking: ModelCallState, classification: Classification) -> boo
     return is_unknown and is_too_long and _require_facts(asking).can_ask_window
 
 
-def _after_window_report(asking: ModelCallState, tokens: int | None) -> ModelCallState:
+def _on_window_report(asking: ModelCallState, tokens: int | None) -> ModelCallState:
     event = _require_failure(asking)
     if tokens is None:
         return _decide_failure(asking, event)
@@ -628,7 +628,7 @@ def _shrink_images(asking: ModelCallState, side_px_max: int) -> ModelCallState:
     return replace(asking, act=CompareRequest(), memory=memory, refused_memory=before)
 
 
-def _after_comparison(asking: ModelCallState, event: RequestCompared) -> ModelCallState:
+def _on_comparison(asking: ModelCallState, event: RequestCompared) -> ModelCallState:
     """Send the request with smaller images; if none could be made smaller, the same failure is decided on once more."""
     before = asking.refused_memory
     tried = replace(asking, refused_memory=None)

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Literal, assert_never
 
 from hermes_worker.core.errors import FailureKind
+from hermes_worker.core.json_values import require_count
 from hermes_worker.core.recovery.classify import Classification
 from hermes_worker.core.recovery.reported_limits import ROOM_MIN
 
@@ -284,7 +285,8 @@ class Situation:
 
 
 def decide_remedy(classification: Classification, history: AttemptHistory, situation: Situation) -> Decision:
-    """The first row of the table that applies. Pure; the same failure and history always get the same answer."""
+    """Decide what to do about a failed request: the first row of the table that applies. Pure; the same failure and
+    history always get the same decision."""
     case = _Case(classification=classification, history=history, situation=situation)
     return next(row.do(case) for row in _TABLE if _applies(row, case))
 
@@ -358,8 +360,8 @@ def parse_history(document: Mapping[str, object]) -> AttemptHistory:
     if not isinstance(used, list):
         raise ValueError(f"'used' must be a list, not {used!r}")
     return AttemptHistory(
-        retries=_parse_count(document, "retries"),
-        compactions=_parse_count(document, "compactions"),
+        retries=require_count(document, "retries"),
+        compactions=require_count(document, "compactions"),
         used=frozenset(Remedy(name) for name in used if name in known),
         was_rate_limited=bool(document.get("was_rate_limited", False)),
         is_compaction_stalled=bool(document.get("is_compaction_stalled", False)),
@@ -391,13 +393,6 @@ _EXPLANATIONS: Mapping[GiveUpReason, str] = {
     ),
     GiveUpReason.CONFIGURATION: "The model provider is not set up, so nothing was sent.",
 }
-
-
-def _parse_count(document: Mapping[str, object], name: str) -> int:
-    value = document.get(name, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{name!r} must be a number of 0 or more, not {value!r}")
-    return value
 
 
 def _mark_used(history: AttemptHistory, remedy: Remedy) -> AttemptHistory:
@@ -513,7 +508,7 @@ def _has_compacted_enough(case: _Case) -> bool:
     return _has_too_much_input(case) and (case.history.is_compaction_stalled or _compactions_are_used_up(case))
 
 
-def _has_smaller_window(case: _Case) -> bool:
+def _is_window_smaller_than_assumed(case: _Case) -> bool:
     return _has_too_much_input(case) and _compute_window_bound(case) < case.situation.window
 
 
@@ -695,7 +690,7 @@ _TABLE: tuple[_Row, ...] = (
     ),
     _Row(when=_has_compacted_enough, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_has_compacted_enough, do=_build_give_up(GiveUpReason.COMPACTION_EXHAUSTED)),
-    _Row(when=_has_smaller_window, needs=Remedy.COMPACT, do=_decide_window),
+    _Row(when=_is_window_smaller_than_assumed, needs=Remedy.COMPACT, do=_decide_window),
     _Row(when=_has_too_much_input, needs=Remedy.COMPACT, do=lambda _: Compact()),
     _Row(when=_is_final, needs=_FALL_BACK, do=lambda _: FallBack()),
     _Row(when=_is_final, do=_refuse),

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS, needs
+from hermes_worker.api.auth import FOR_OPERATORS, FOR_SCALERS, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
 from hermes_worker.api.formats import TextFormat, text
 from hermes_worker.api.owners import ActsFor
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.channels.targets import TARGETS_MAX
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
 from hermes_worker.features.alerts.schema import AlertList, AlertTargetsObject, TriedAlerts
@@ -21,8 +22,13 @@ from hermes_worker.services.submission import InvalidSubmission, list_targets
 from hermes_worker.store.build import build_alert_policy
 from hermes_worker.store.outbox.alerts import list_alerts, load_alert_targets, send_test_alert, set_alert_targets
 
-router = APIRouter(prefix="/v1/alerts", tags=["health"], route_class=JsonRoute, responses=schema.declare_errors(503))
-_ADMIN = needs(KeyScope.ADMIN)
+router = APIRouter(
+    prefix="/v1/alerts",
+    tags=["health"],
+    route_class=answer_errors({InvalidSubmission: RouteRefusal(400, "invalid_value", "targets", "{error}")}, JsonRoute),
+    responses=schema.declare_errors(503),
+)
+_ADMIN = declare_scope(KeyScope.ADMIN)
 
 
 @router.get("", response_model=AlertList, dependencies=[FOR_SCALERS])
@@ -47,10 +53,8 @@ async def try_alert_targets(context: Context, later: BackgroundTasks) -> TriedAl
     return TriedAlerts(owed=len(owed))
 
 
-class AlertTargetsBody(BaseModel):
+class AlertTargetsBody(RequestBody):
     """All targets there are to be."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     targets: list[Annotated[str, text(TextFormat.TARGETS)]] = Field(
         max_length=TARGETS_MAX, description="Where the tenant may send: 'local', 'webhook:...', 'apprise:...'."
@@ -70,10 +74,7 @@ async def show_alert_targets(context: Context, tenant: ActsFor) -> AlertTargetsO
 async def replace_alert_targets(context: Context, tenant: ActsFor, body: AlertTargetsBody) -> AlertTargetsObject:
     """Let these be all targets of a tenant for alerts about itself; none for no alerts. Idempotent."""
     _require_own(tenant)
-    try:
-        targets = list_targets(body.targets, tenant)
-    except InvalidSubmission as error:
-        raise invalid("targets", str(error)) from None
+    targets = list_targets(body.targets, tenant)
     await context.call_store(set_alert_targets, context.client.database, tenant, targets)
     return AlertTargetsObject(tenant=tenant, targets=sorted(set(targets)))
 

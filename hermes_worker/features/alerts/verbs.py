@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
-from hermes_worker.cli.options import TEXT, named_tenant, of_tenant, reachable
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
+from hermes_worker.cli.options import TEXT, find_named_tenant, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.server import find_chosen_server
 
@@ -27,16 +27,18 @@ def alerts() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(home: Path | None, limit: int, as_json: bool) -> None:
     """The newest alerts, with when they were over."""
-    found = open_api_client(home).alerts(limit=limit)
-    if as_json:
-        for alert in found:
-            click.echo(json.dumps(alert.model_dump()))
-        return
-    rows = [
-        (a.kind, format_moment(a.raised_at), format_moment(a.recovered_at), flatten_text(a.text, _TEXT_CHARS))
-        for a in found
-    ]
-    click.echo(render_table(rows, ("KIND", "RAISED", "OVER", "TEXT"), whole=(0,)))
+    print_entries(
+        open_api_client(home).alerts(limit=limit),
+        ("KIND", "RAISED", "OVER", "TEXT"),
+        lambda a: (
+            a.kind,
+            format_moment(a.raised_at),
+            format_moment(a.recovered_at),
+            flatten_text(a.text, _TEXT_CHARS),
+        ),
+        document=(lambda alert: alert.model_dump()) if as_json else None,
+        whole=(0,),
+    )
 
 
 @alerts.command("test", epilog="What became of it says 'hermes-worker gateway deliveries list'.")
@@ -57,7 +59,7 @@ def own_targets(home: Path | None, targets: tuple[str, ...], has_none: bool) -> 
     """Show or replace where a tenant is told of alerts about its limits of spending and the budgets of its runs."""
     if targets and has_none:
         raise click.UsageError("--set names targets and --none takes all away; give one of them")
-    client, tenant = open_api_client(home, names_tenant=True), named_tenant()
+    client, tenant = open_api_client(home, names_tenant=True), find_named_tenant()
     if tenant is None and find_chosen_server() is None:
         raise click.UsageError("the installation's are alerts.targets (HERMES_ALERT_TARGETS); give --tenant NAME")
     changes = bool(targets) or has_none

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import BaseModel, Field, JsonValue, WithJsonSchema
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import APPROVES, READS, WRITES, Caller, require_scope
@@ -74,12 +74,10 @@ _OF_ALL: list[JsonValue] = [
 WaitId = Annotated[int, Field(ge=1, le=_ID_MAX), WHOLE]
 
 
-class Approval(BaseModel):
+class Approval(
+    BaseModel, extra="forbid", strict=True, json_schema_extra={"allOf": [{"anyOf": _ONLY_ONCE}, {"anyOf": _OF_ALL}]}
+):
     """An answer to a request for approval."""
-
-    model_config = ConfigDict(
-        extra="forbid", strict=True, json_schema_extra={"allOf": [{"anyOf": _ONLY_ONCE}, {"anyOf": _OF_ALL}]}
-    )
 
     choice: Annotated[str, WithJsonSchema({"enum": list(CHOICE_WORDS)})]
     reason: str | None = Field(None, max_length=10_000, description="For the model, when it is denied.")
@@ -90,10 +88,8 @@ class Approval(BaseModel):
     resolve_all: bool = Field(False, description="The same as 'all'.")
 
 
-class Answer(BaseModel):
+class Answer(BaseModel, extra="forbid", strict=True, json_schema_extra={"allOf": [_NAMES_ONE]}):
     """An answer to a question."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"allOf": [_NAMES_ONE]})
 
     text: str = Field(
         max_length=100_000,
@@ -103,10 +99,8 @@ class Answer(BaseModel):
     wait_id: WaitId | None = Field(None, description=_WAIT_ID)
 
 
-class ListDecisions(BaseModel):
+class ListDecisions(BaseModel, extra="forbid"):
     """Which closed questions to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(50, ge=1, le=500)
     before: int | None = Field(None, ge=1, le=_ID_MAX, description="An 'id': list what was asked before that one.")

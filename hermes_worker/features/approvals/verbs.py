@@ -6,19 +6,21 @@ from __future__ import annotations
 import json
 import sys
 import time
+from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_age, format_duration, render_table
-from hermes_worker.cli.list_output import FormatTime, ListLayout, add_list_options, print_list
+from hermes_worker.cli.layout import format_age, format_duration
+from hermes_worker.cli.list_output import FormatTime, ListLayout, add_list_options, print_entries, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend, open_backend
 from hermes_worker.cli.screen import colour_status, flatten_text
 from hermes_worker.cli.wording import show_unprintable
+from hermes_worker.core.call_descriptions import describe_call
 from hermes_worker.core.consent import render_lines, summarise
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import WaitKind
@@ -35,6 +37,28 @@ _PRINTED = (
     *("pattern_keys", "question", "choices"),
 )
 """The fields of an open question that ``--json`` prints, in this order."""
+
+
+class _JsonObject(click.ParamType):  # type: ignore[type-arg]
+    """A JSON object as text, or in a file that is named after ``@``; ``@-`` is standard input."""
+
+    name = "JSON"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        try:
+            with click.open_file(value[1:], encoding="utf-8") if value.startswith("@") else StringIO(value) as file:
+                found = json.load(file)
+        except (OSError, ValueError, RecursionError) as error:
+            self.fail(str(error), param, ctx)
+        return found if isinstance(found, dict) else self.fail("it is no JSON object", param, ctx)
+
+
+_arguments_option = click.option(
+    "--arguments",
+    type=_JsonObject(),
+    metavar="JSON|@FILE",
+    help="With once: run the call with these arguments instead of its own; @- reads them from standard input.",
+)
 _KINDS = OneOf([WaitKind.APPROVAL.value, WaitKind.INPUT.value])
 
 
@@ -58,21 +82,21 @@ def list_open(
 ) -> None:
     """What nobody has answered, the oldest first."""
     found = open_api_client(home).approvals(kind=kind, all_tenants=all_tenants, limit=limit)
-    if as_json:
-        for line in found:
-            click.echo(json.dumps({name: line[name] for name in _PRINTED}))
-    elif found and output == "wide":
+    if found and output == "wide" and not as_json:
         click.echo("\n\n".join(map(_render_whole, found)))
-    elif found:
-        header = ("ID", "CODE", "ASKS", "OF", "WAITS", "ENDS", "CHOICES", "TENANT", "RUN")
-        click.echo(
-            render_table(
-                [_format_open(line) for line in found], header, ids=(8,), whole=(0, 1, 4, 5), spared=(7, 6, 4, 8, 1)
-            )
-        )
+        return
+    print_entries(
+        found,
+        ("ID", "CODE", "ASKS", "OF", "WAITS", "ENDS", "CHOICES", "TENANT", "RUN"),
+        _format_open,
+        document=(lambda line: {name: line[name] for name in _PRINTED}) if as_json else None,
+        empty="nothing waits for a person",
+        ids=(8,),
+        whole=(0, 1, 4, 5),
+        spared=(7, 6, 4, 8, 1),
+    )
+    if found and not as_json:
         click.echo("'hermes-worker approvals show ID' shows one whole, with every danger of a command", err=True)
-    else:
-        click.echo("nothing waits for a person", err=True)
 
 
 @approvals.command(epilog="Example: hermes-worker approvals show 17")
@@ -90,7 +114,8 @@ def show(home: Path | None, named: str) -> None:
 @click.argument("named", metavar="ID", type=TEXT)
 @click.argument("text", metavar="ANSWER", type=TEXT)
 @click.option("--reason", type=TEXT, help="For the model, with the answer to an approval.")
-def answer(home: Path | None, named: str, text: str, reason: str | None) -> None:
+@_arguments_option
+def answer(home: Path | None, named: str, text: str, reason: str | None, arguments: dict[str, Any] | None) -> None:
     """Answer what waits: an approval with once, session, always or deny, a question with the number of a choice or with
     words. ID is the number or the code that 'approvals list' shows; the first answer counts. A command that the list
     shows in part is shown whole first, and a terminal asks whether that is what you allow."""
@@ -98,6 +123,7 @@ def answer(home: Path | None, named: str, text: str, reason: str | None) -> None
     meant = _open_question(backend, named)
     if (
         meant.kind is WaitKind.APPROVAL
+        and arguments is None
         and _parse_choice(text) != ApprovalChoice.DENY.value
         and not summarise(*_find_text(meant))[1]
     ):
@@ -105,9 +131,10 @@ def answer(home: Path | None, named: str, text: str, reason: str | None) -> None
         if sys.stdin.isatty():
             click.confirm("Allow all of it?", abort=True, err=True)
     if meant.kind is WaitKind.APPROVAL:
-        backend.client.approve(meant.run_id, _parse_choice(text), reason=reason, wait_id=meant.id)
-    elif reason is not None:
-        raise click.UsageError("--reason is for approvals; a question is answered with ANSWER alone")
+        choice = _parse_choice(text)
+        backend.client.approve(meant.run_id, choice, reason=reason, arguments=arguments, wait_id=meant.id)
+    elif reason is not None or arguments is not None:
+        raise click.UsageError("--reason and --arguments are for approvals; a question is answered with ANSWER alone")
     else:
         backend.client.answer(meant.run_id, text, wait_id=meant.id)
     click.echo(f"{meant.run_id} {colour_status(backend.client.run(meant.run_id).status)}")
@@ -124,7 +151,7 @@ def answer(home: Path | None, named: str, text: str, reason: str | None) -> None
 def history(
     home: Path | None, kind: str | None, before: int | None, all_tenants: bool, limit: int, output: str | None
 ) -> None:
-    """What is closed, the newest question first: who answered what, and what nobody is asked about any more since."""
+    """List closed questions, the newest first: who answered what, and which were closed without an answer."""
     asked: dict[str, Any] = {"kind": kind, "before": before, "limit": min(limit, _LIST_MAX)}
     told = open_api_client(home).decisions(**asked, all_tenants=all_tenants or None)
     print_list(list(islice(told, limit)), output, _CLOSED)
@@ -133,7 +160,8 @@ def history(
 _wait_option = click.option(
     "--wait-id",
     type=click.IntRange(1, 2**63 - 1),
-    help="Which question you saw: ID of 'approvals list'. Without it nothing is answered, and the questions are shown.",
+    help="Which question you saw: ID of 'approvals list'. Not needed where the run asks one thing alone; to allow a "
+    "command without it, a terminal shows it whole and asks you.",
 )
 
 
@@ -142,10 +170,11 @@ _wait_option = click.option(
 @of_tenant
 @click.argument("run_id", type=TEXT)
 @click.option("--choice", type=OneOf(["once", "session", "always"]), default="once", show_default=True)
+@_arguments_option
 @_wait_option
-def approve_run(home: Path | None, run_id: str, choice: str, wait_id: int | None) -> None:
+def approve_run(home: Path | None, run_id: str, wait_id: int | None, **answer: Any) -> None:
     """Allow the command that a run waits to be allowed."""
-    _answer_approval(home, run_id, choice, None, wait_id)
+    _answer_approval(home, run_id, wait_id, **answer)
 
 
 @click.command(
@@ -158,7 +187,7 @@ def approve_run(home: Path | None, run_id: str, choice: str, wait_id: int | None
 @_wait_option
 def deny_run(home: Path | None, run_id: str, reason: str | None, wait_id: int | None) -> None:
     """Refuse the command that a run waits to be allowed."""
-    _answer_approval(home, run_id, "deny", reason, wait_id)
+    _answer_approval(home, run_id, wait_id, choice="deny", reason=reason)
 
 
 @click.command("answer", epilog="Example: hermes-worker runs answer run_0123... --wait-id 17 2")
@@ -171,28 +200,44 @@ def answer_run(home: Path | None, run_id: str, text: str, wait_id: int | None) -
     """Answer the question that a run asks. TEXT is the number of a choice, or words."""
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    backend.client.answer(run_id, text, wait_id=wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.INPUT))
+    wait_id = wait_id or _choose_question(backend, run_id, WaitKind.INPUT).id
+    backend.client.answer(run_id, text, wait_id=wait_id)
     click.echo(f"{run_id} {colour_status(backend.client.run(run_id).status)}")
 
 
-def _answer_approval(home: Path | None, run_id: str, choice: str, reason: str | None, wait_id: int | None) -> None:
+def _answer_approval(home: Path | None, run_id: str, wait_id: int | None, **answer: Any) -> None:
     backend = open_backend(home)
     run_id = backend.complete_run_id(run_id)
-    wait_id = wait_id or _refuse_unnamed_answer(backend, run_id, WaitKind.APPROVAL)
-    backend.client.approve(run_id, choice, reason=reason, wait_id=wait_id)
+    if wait_id is None:
+        asked = _choose_question(backend, run_id, WaitKind.APPROVAL)
+        if answer["choice"] != ApprovalChoice.DENY.value:
+            _confirm_seen(asked)
+        wait_id = asked.id
+    backend.client.approve(run_id, wait_id=wait_id, **answer)
     click.echo(f"{run_id} {colour_status(backend.client.run(run_id).status)}")
 
 
-def _refuse_unnamed_answer(backend: RunBackend, run_id: str, kind: WaitKind) -> NoReturn:
-    """Show what a run asks, and refuse: an answer has to name the question that was seen. Raises
-    ``ConfigurationError``."""
+def _choose_question(backend: RunBackend, run_id: str, kind: WaitKind) -> WaitObject:
+    """Choose the question of a run that asks one thing alone, and show it. Raises ``ConfigurationError`` where it asks
+    nothing, or several things."""
     backend.client.run(run_id)  # raises where there is none
     found = backend.client.approvals(kind=kind.value, limit=_LIST_MAX)
     its = [each for each in found if each.run_id == run_id]
-    lines = [f"  --wait-id {each.id}  ({each.code})  {_summarise_question(each)}" for each in its]
-    if not lines:
+    if not its:
         raise ConfigurationError(f"run {run_id!r} waits for no {kind.value}; 'hermes-worker runs show' says how it is")
+    if len(its) == 1:
+        click.echo(_render_whole(its[0]), err=True)
+        return its[0]
+    lines = [f"  --wait-id {each.id}  ({each.code})  {_summarise_question(each)}" for each in its]
     raise ConfigurationError("\n".join(["say which question you answer; the run asks:", *lines]))
+
+
+def _confirm_seen(asked: WaitObject) -> None:
+    """Have the person at the terminal confirm that what was shown is what they allow: nobody allows a command unseen.
+    Raises ``ConfigurationError`` without a terminal."""
+    if not sys.stdin.isatty():
+        raise ConfigurationError(f"nothing is allowed unseen; if this is what you allow, add --wait-id {asked.id}")
+    click.confirm("Allow all of it?", abort=True, err=True)
 
 
 def _parse_choice(text: str) -> str:
@@ -255,6 +300,8 @@ def _format_closed(line: DecisionObject, format_time: FormatTime) -> tuple[str, 
     outcome = f"{line.outcome}: {flatten_text(line.reason, 40)}" if line.reason else line.outcome
     permits = flatten_text(line.permits or "-", 40)
     asked, title = _summarise_question(line), flatten_text(line.title or "-", TITLE_CHARS_MAX)
+    if line.changed_arguments is not None:
+        asked = f"ran {flatten_text(describe_call(line.tool, line.changed_arguments), _ASKED_CHARS)}, not {asked}"
     return str(line.id), outcome, asked, title, by, format_time(line.closed_at), permits, line.run_id
 
 

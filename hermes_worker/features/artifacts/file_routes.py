@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors, invalid
 from hermes_worker.api.limits import MULTIPART
 from hermes_worker.core.media_kinds import OCTETS, PICTURES
 from hermes_worker.features.artifacts.file_schema import (
@@ -34,7 +34,17 @@ from hermes_worker.store.artifacts.gatherings import ContentGone
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactView
 from hermes_worker.store.artifacts.uploads import NewUpload, UploadHeld, Uploads, UploadsFull
 
-router = APIRouter(prefix="/v1/files", tags=["openai"], responses=schema.declare_errors(503))
+router = APIRouter(
+    prefix="/v1/files",
+    tags=["openai"],
+    route_class=answer_errors(
+        {
+            ArtifactNotFound: RouteRefusal(404, "file_not_found", "file_id", "No such File object: {file_id:.80}"),
+            UploadHeld: RouteRefusal(409, "file_held"),
+        }
+    ),
+    responses=schema.declare_errors(503),
+)
 
 _NAME_CHARS_MAX = 200
 _OCTETS_ANSWER: dict[str, Any] = {"description": "The bytes of the file.", "content": {OCTETS: {}}}
@@ -105,10 +115,6 @@ def _build_file(view: ArtifactView) -> FileObject:
     )
 
 
-def _not_found(file_id: str) -> ApiError:
-    return ApiError(404, f"No such File object: {file_id[:80]}", code="file_not_found", param="file_id")
-
-
 @router.post(
     "",
     response_model=FileObject,
@@ -175,10 +181,7 @@ async def list_files(
 
 
 async def _find_own_file(context: Context, caller: Caller, file_id: str) -> ArtifactView:
-    try:
-        return await context.call_store(Uploads(context.client.database, caller.tenant).find, file_id)
-    except ArtifactNotFound:
-        raise _not_found(file_id) from None
+    return await context.call_store(Uploads(context.client.database, caller.tenant).find, file_id)
 
 
 _OwnFile = Annotated[ArtifactView, Depends(_find_own_file)]
@@ -205,10 +208,7 @@ async def get_file(kept: _OwnFile) -> FileObject:
 async def get_file_content(context: Context, kept: _OwnFile) -> Response:
     """The bytes of a file, to be saved and not shown."""
     reading = Artifacts(context.client.database, context.client.contents)
-    try:
-        content = await context.call_store(reading.load_content, kept)
-    except ArtifactNotFound:
-        raise _not_found(kept.artifact_id) from None
+    content = await context.call_store(reading.load_content, kept)
     return Response(content, media_type=OCTETS, headers=build_headers(kept))
 
 
@@ -218,10 +218,5 @@ async def get_file_content(context: Context, kept: _OwnFile) -> Response:
 async def delete_file(context: Context, caller: Caller, kept: _OwnFile) -> FileDeleted:
     """Delete a file. What messages said with it stays in their conversations."""
     uploads = Uploads(context.client.database, caller.tenant)
-    try:
-        await context.call_store(uploads.delete, kept.artifact_id)
-    except ArtifactNotFound:
-        raise _not_found(kept.artifact_id) from None
-    except UploadHeld as error:
-        raise ApiError(409, f"{error}.", code="file_held") from None
+    await context.call_store(uploads.delete, kept.artifact_id)
     return FileDeleted(id=kept.artifact_id)

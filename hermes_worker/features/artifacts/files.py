@@ -194,17 +194,17 @@ def _read_file(path: str, name: str, folder: int, wanted: WantedFiles, room: Art
             # Its other name may be outside the workspace, so its owner cannot be told.
             return SkippedFile(path=path, reason="it has another name (a hard link)")
         if status.st_size > wanted.file_bytes_max:
-            return _too_large(path, wanted)
+            return _skip_too_large(path, wanted)
         if (full := room.find_refusal(status.st_size)) is not None:
             return SkippedFile(path=path, reason=full)
         content = file.read(wanted.file_bytes_max + 1)
     if len(content) > wanted.file_bytes_max:
-        return _too_large(path, wanted)
+        return _skip_too_large(path, wanted)
     room.take(len(content))
     return FoundFile(path=path, content=content, modified_at=status.st_mtime)
 
 
-def _too_large(path: str, wanted: WantedFiles) -> SkippedFile:
+def _skip_too_large(path: str, wanted: WantedFiles) -> SkippedFile:
     return SkippedFile(path=path, reason=f"it has more than {wanted.file_bytes_max} bytes")
 
 
@@ -259,7 +259,7 @@ def _take_through_workspace(workspace: Workspace, path: str, wanted: WantedFiles
     except WorkspaceError as error:
         return SkippedFile(path=path, reason=str(error))
     if len(content) > wanted.file_bytes_max:
-        return _too_large(path, wanted)
+        return _skip_too_large(path, wanted)
     if (full := room.find_refusal(len(content))) is not None:
         return SkippedFile(path=path, reason=full)
     room.take(len(content))

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query, Response
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.core.ranges import UnsatisfiableRange, parse_range
 from hermes_worker.features.artifacts.rules import sanitize_name
@@ -21,9 +21,17 @@ from hermes_worker.features.artifacts.schema import ArtifactList, ArtifactObject
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.artifacts.listing import ArtifactNotFound, Artifacts, ArtifactView
 
-router = APIRouter(tags=["artifacts"], responses=schema.declare_errors(503))
+router = APIRouter(
+    tags=["artifacts"],
+    route_class=answer_errors(
+        {
+            ArtifactNotFound: RouteRefusal(404, "artifact_not_found", "artifact_id", "There is no such artifact."),
+        }
+    ),
+    responses=schema.declare_errors(503),
+)
 _URL_S = 900.0
-"""Seconds for which the address of a file can be used, by whoever has it."""
+"""Seconds for which the address of a file can be used, by all who have it."""
 _EXPIRES_MAX = 10**11
 _PROOF = r"^[0-9a-f]{8}\.[0-9a-f]{64}$"
 
@@ -43,14 +51,14 @@ async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
         run_id=run_id,
         state=found.state,
         reason=redact(found.reason) if found.reason else None,
-        data=[_artifact_object(context, each, expires_at) for each in found.files],
+        data=[_build_artifact_object(context, each, expires_at) for each in found.files],
         gathered=found.gathered,
         left_out_total=found.left_out,
         left_out=[LeftOutObject(path=each.path, reason=each.reason) for each in found.left_out_named],
     )
 
 
-def _artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -> ArtifactObject:
+def _build_artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -> ArtifactObject:
     signature = context.proofs.sign(_build_signed_text(view, expires_at))
     return ArtifactObject(
         id=view.artifact_id,
@@ -109,20 +117,17 @@ async def read_artifact(
     """A file, or a part of it, at the signed address that its list gave. A signature that does not fit is answered as
     if there were no file."""
     reading = Artifacts(context.client.database, context.client.contents)
-    try:
-        view = await context.call_store(reading.find, artifact_id)
-        if not context.proofs.is_signed(_build_signed_text(view, expires), signature):
-            raise ArtifactNotFound(artifact_id)
-        if time.time() >= expires:
-            message = "This address has expired. Get another one from the list of the run's artifacts."
-            raise ApiError(410, message, code="artifact_url_expired")
-        headers = build_headers(view)
-        part = parse_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
-        if isinstance(part, UnsatisfiableRange):
-            raise _behind_the_end(part)
-        content = await context.call_store(reading.load_content, view)
-    except ArtifactNotFound:
-        raise ApiError(404, "There is no such artifact.", param="artifact_id", code="artifact_not_found") from None
+    view = await context.call_store(reading.find, artifact_id)
+    if not context.proofs.is_signed(_build_signed_text(view, expires), signature):
+        raise ArtifactNotFound(artifact_id)
+    if time.time() >= expires:
+        message = "This address has expired. Get another one from the list of the run's artifacts."
+        raise ApiError(410, message, code="artifact_url_expired")
+    headers = build_headers(view)
+    part = parse_range(asked, view.size, if_range=if_range, etag=headers["ETag"])
+    if isinstance(part, UnsatisfiableRange):
+        raise _behind_the_end(part)
+    content = await context.call_store(reading.load_content, view)
     if part is None:
         return Response(content, media_type=view.media_type, headers=headers)
     headers["Content-Range"] = part.content_range

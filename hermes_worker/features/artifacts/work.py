@@ -100,7 +100,8 @@ def _settle(parts: GatheringContext, claim: GatheringClaim, gathered: _Gathered)
 
 
 def _read_artifacts(parts: GatheringContext, claim: GatheringClaim, since: float, abort: AbortSignal) -> _Gathered:
-    """Raises ``WorkspaceError``, ``LeaseLost``, and ``ValueError`` for a description that is none."""
+    """Read the files that a run declared. Raises ``WorkspaceError``, ``LeaseLost``, and ``ValueError`` for a
+    declaration that cannot be read."""
     found = _Gathered()
     if not claim.patterns:
         raise ValueError("what the run declared cannot be read")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.context import Context
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import choose_tenant_or_all
@@ -19,10 +19,8 @@ from hermes_worker.store.access.audit import SETTLED_S, Act, AuditLog
 router = APIRouter(prefix="/v1/audit", tags=["audit"], responses=schema.declare_errors(503))
 
 
-class ListAudit(BaseModel):
+class ListAudit(BaseModel, extra="forbid"):
     """Which deeds to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(100, ge=1, le=1000)
     after: int = Field(0, ge=0, le=2**53, description="A deed's number: list what was done behind it.")
@@ -39,14 +37,14 @@ class ListAudit(BaseModel):
     all_tenants: bool = Field(False, description="Those of all tenants; for operators.")
 
 
-@router.get("", response_model=DeedList, response_model_exclude_none=True, dependencies=[needs(KeyScope.ADMIN)])
+@router.get("", response_model=DeedList, response_model_exclude_none=True, dependencies=[declare_scope(KeyScope.ADMIN)])
 async def list_deeds(context: Context, caller: Caller, wanted: Annotated[ListAudit, Query()]) -> DeedList:
     """The audit log of the caller's tenant, oldest first unless asked otherwise. Numbers grow with time; a deed of the
     last seconds may appear late, behind a greater number."""
     tenant = choose_tenant_or_all(caller, all_tenants=wanted.all_tenants)
     until = wanted.until
     if wanted.settled:
-        settled = await context.call_store(context.client.database.now) - SETTLED_S
+        settled = await context.call_store(context.client.database.read_clock) - SETTLED_S
         until = settled if until is None else min(until, settled)
     found = await context.call_store(
         AuditLog(context.client.database).list_actions,

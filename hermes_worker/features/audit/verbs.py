@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.store.access.audit import Act
@@ -52,14 +53,14 @@ def list_deeds(
         limit=min(limit, _PAGE), since=time.time() - days * _DAY_S, newest_first=True, **asked
     )
     found = list(islice(deeds, limit))
-    if as_json:
-        for deed in found:
-            click.echo(_format_json(deed))
-    elif found:
-        header = ("TIME", "ACTOR", "FROM", "DEED", "SUBJECT", "AFTER")
-        click.echo(render_table([_format_row(deed) for deed in found], header, whole=(0, 3, 4)))
-    else:
-        click.echo(f"nothing was recorded in the last {days:g} days", err=True)
+    print_entries(
+        found,
+        ("TIME", "ACTOR", "FROM", "DEED", "SUBJECT", "AFTER"),
+        _format_row,
+        document=_build_document if as_json else None,
+        empty=f"nothing was recorded in the last {days:g} days",
+        whole=(0, 3, 4),
+    )
 
 
 @audit.command(epilog="Example: hermes-worker data audit export --all-tenants --after 4711 >> audit.jsonl")
@@ -71,11 +72,11 @@ def export(home: Path | None, all_tenants: bool, after: int) -> None:
     """Write the log as JSON Lines, oldest first, up to five seconds ago. To go on later, give the last number with
     --after."""
     for deed in open_api_client(home).audit(limit=_PAGE, after=after, settled=True, all_tenants=all_tenants):
-        click.echo(_format_json(deed))
+        click.echo(json.dumps(_build_document(deed)))
 
 
-def _format_json(deed: DeedObject) -> str:
-    return json.dumps(deed.model_dump(exclude={"object"}))
+def _build_document(deed: DeedObject) -> dict[str, Any]:
+    return deed.model_dump(exclude={"object"})
 
 
 def _format_row(deed: DeedObject) -> tuple[str, ...]:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.cursors import CURSOR, make_cursor, read_cursor
-from hermes_worker.api.errors import ApiError, run_not_found, submission_error, wrong_field
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors, run_not_found, submission_error, wrong_field
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.owners import OwnRun
-from hermes_worker.api.routes.runs import build_run_filter, build_started_run, build_submission, require_enabled
+from hermes_worker.api.routes.runs import (
+    build_run_filter,
+    build_started_run,
+    build_submission,
+    require_deliverable,
+    require_enabled,
+)
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunKind, RunStatus
@@ -36,7 +45,17 @@ from hermes_worker.store.runs.rerun import NotRepeatable
 from hermes_worker.store.runs.runs import Created
 from hermes_worker.store.runs.views import LastStatus
 
-router = APIRouter(prefix="/v1", tags=["runs"], route_class=JsonRoute, responses=schema.declare_errors(503))
+router = APIRouter(
+    prefix="/v1",
+    tags=["runs"],
+    route_class=answer_errors(
+        {
+            NotRepeatable: RouteRefusal(409, "run_not_repeatable"),
+        },
+        JsonRoute,
+    ),
+    responses=schema.declare_errors(503),
+)
 
 WAIT_S_MAX = 60.0
 _PAGES_MAX = 10
@@ -48,10 +67,8 @@ class _BatchItem(schema.CreateRun):
     idempotency_key: Annotated[str, StringConstraints(max_length=256)] | None = None
 
 
-class SubmitBatch(BaseModel):
+class SubmitBatch(RequestBody):
     """Runs to be made."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     runs: list[Any] = Field(
         min_length=1,
@@ -72,9 +89,13 @@ class SubmitBatch(BaseModel):
 async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> BatchResults:
     """Accept up to a thousand runs. Each is accepted or refused by itself; the answer says which, one by one. Runs
     without 'session_id' and 'idempotency_key' are written a hundred at a time."""
-    read = [read_item(document, caller) for document in body.runs]
+    senders = await context.call_store(context.client.workers.list_senders)
+    read = [read_item(document, caller, senders) for document in body.runs]
     if body.dry_run:
-        said = [_result(n, each) if isinstance(each, ApiError) else BatchResult(index=n) for n, each in enumerate(read)]
+        said = [
+            _build_result(n, each) if isinstance(each, ApiError) else BatchResult(index=n)
+            for n, each in enumerate(read)
+        ]
         wrong = sum(each.error is not None for each in said)
         return BatchResults(data=said, accepted=len(said) - wrong, refused=wrong)
     if caller.operates:
@@ -83,26 +104,29 @@ async def submit_batch(context: Context, caller: Caller, body: SubmitBatch) -> B
     outcomes = await context.call_store(accept_all, context.client, asked)
     context.spawn(context.tell_broker(announce_all, context.client, outcomes))
     left = iter(outcomes)
-    data = [_result(n, each if isinstance(each, ApiError) else next(left)) for n, each in enumerate(read)]
+    data = [_build_result(n, each if isinstance(each, ApiError) else next(left)) for n, each in enumerate(read)]
     refused = sum(each.error is not None for each in data)
     return BatchResults(data=data, accepted=len(data) - refused, refused=refused)
 
 
-def read_item(document: Any, caller: Principal) -> Submission | ApiError:
-    """Read one submission of several, or the error that refuses it."""
+def read_item(document: Any, caller: Principal, senders: Collection[Collection[str]]) -> Submission | ApiError:
+    """Read one submission of several, or the error that refuses it. ``senders`` are the variables of each worker that
+    delivers."""
     if not isinstance(document, dict):
         return ApiError(400, "A run must be a JSON object.", code="invalid_type", param="body")
     try:
         item = _BatchItem.model_validate(document)
         plain = schema.CreateRun.model_construct(item.model_fields_set, **dict(item))
-        return build_submission(plain, caller, item.idempotency_key)
+        submission = build_submission(plain, caller, item.idempotency_key)
+        require_deliverable(senders, submission)
+        return submission
     except ValidationError as error:
         return wrong_field(error)
     except ApiError as error:
         return error
 
 
-def _result(index: int, outcome: Outcome | ApiError) -> BatchResult:
+def _build_result(index: int, outcome: Outcome | ApiError) -> BatchResult:
     if isinstance(outcome, Created):
         said = build_started_run(outcome)
         return BatchResult(
@@ -119,10 +143,8 @@ def _result(index: int, outcome: Outcome | ApiError) -> BatchResult:
 # --- stop ------------------------------------------------------------------------------------------------------------
 
 
-class StopMatching(BaseModel):
+class StopMatching(RequestBody):
     """Which runs to stop: the open ones for which all of this holds."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     status: list[Annotated[RunStatus, Field(strict=False)]] = Field([], max_length=12, description="Any of these.")
     kind: list[Annotated[RunKind, Field(strict=False)]] = Field(
@@ -153,12 +175,12 @@ async def stop_matching(context: Context, caller: Caller, body: StopMatching) ->
     if not said.status:
         return StoppedRuns(dry_run=body.dry_run, run_ids=[], has_more=False, next_cursor=None)
     meant = build_run_filter(said, caller.tenant, caller.source)
-    below = read_cursor(context.proofs, meant, body.cursor) if body.cursor else None
+    below = int(read_cursor(context.proofs, asdict(meant), body.cursor)) if body.cursor else None
     run_ids, below = await context.call_store(_list_newest, Listing(context.client.database), meant, body.limit, below)
     if not body.dry_run:
         for run_id in run_ids:
             await stop(context, run_id, by=caller.display_name)
-    cursor = None if below is None else make_cursor(context.proofs, meant, below)
+    cursor = None if below is None else make_cursor(context.proofs, asdict(meant), str(below))
     return StoppedRuns(dry_run=body.dry_run, run_ids=run_ids, has_more=below is not None, next_cursor=cursor)
 
 
@@ -178,10 +200,8 @@ def _list_newest(listing: Listing, wanted: RunFilter, limit: int, below: int | N
 # --- wait ------------------------------------------------------------------------------------------------------------
 
 
-class JoinRuns(BaseModel):
+class JoinRuns(RequestBody):
     """Runs to wait for."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     run_ids: list[_RunId] = Field(min_length=1, max_length=BATCH_MAX)
     mode: Literal["all", "any"] = "all"
@@ -245,9 +265,6 @@ def _build_waited_run(run_id: str, end: LastStatus | None) -> WaitedRun:
 async def retry_run(context: Context, run_id: OwnRun, caller: Caller) -> StartedRun:
     """Accept a new run with the submission of one that has ended, in the same session. What that run did stands in the
     transcript, and nothing of it is done again. The new run is linked to it ('retry_of')."""
-    try:
-        created = await context.call_store(retry, context.client, run_id, caller)
-    except NotRepeatable as error:
-        raise ApiError(409, f"{error}.", code="run_not_repeatable") from None
+    created = await context.call_store(retry, context.client, run_id, caller)
     context.spawn(context.tell_broker(announce, context.client, created))
     return build_started_run(created)

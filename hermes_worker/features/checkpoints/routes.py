@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
 from hermes_worker.api.owners import OwnRun
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.features.checkpoints.schema import CheckpointDiffObject, CheckpointList, RestoreObject
 from hermes_worker.features.checkpoints.service import (
     RESTORE_FILES_MAX,
@@ -24,15 +25,23 @@ from hermes_worker.features.checkpoints.service import (
 )
 
 router = APIRouter(
-    prefix="/v1/runs", tags=["checkpoints"], route_class=JsonRoute, responses=schema.declare_errors(404, 409, 410, 503)
+    prefix="/v1/runs",
+    tags=["checkpoints"],
+    route_class=answer_errors(
+        {
+            NoCheckpoint: RouteRefusal(404, "checkpoint_not_found", "checkpoint_id", "{error}"),
+            WorkspaceBusy: RouteRefusal(409, "workspace_busy", text="{error}"),
+            CheckpointsAway: RouteRefusal(409, "checkpoints_unavailable", text="{error}"),
+        },
+        JsonRoute,
+    ),
+    responses=schema.declare_errors(404, 409, 410, 503),
 )
 _ID = r"^[0-9a-f]{4,40}$"
 
 
-class Restore(BaseModel):
+class Restore(RequestBody):
     """The checkpoint, and the files to restore."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     checkpoint_id: str = Field(pattern=_ID)
     """An id, or the beginning of one."""
@@ -42,17 +51,14 @@ class Restore(BaseModel):
     """Files and folders below the workspace; all of them where this is missing."""
 
 
-def _checkpoints(context: ApiContext) -> RunCheckpoints:
+def _build_checkpoints(context: ApiContext) -> RunCheckpoints:
     return build_run_checkpoints(context.client.database, context.client.settings)
 
 
 @router.get("/{run_id}/checkpoints", response_model=CheckpointList, dependencies=[READS])
 async def list_checkpoints(context: Context, run_id: OwnRun) -> CheckpointList:
     """The checkpoints of a run's workspace: its files before tools changed them."""
-    try:
-        found = await context.call_store(_checkpoints(context).list_all, run_id)
-    except CheckpointsAway as error:
-        raise _away(error) from None
+    found = await context.call_store(_build_checkpoints(context).list_all, run_id)
     return CheckpointList(run_id=run_id, data=found)
 
 
@@ -61,12 +67,7 @@ async def diff_run(
     context: Context, run_id: OwnRun, checkpoint_id: Annotated[str | None, Query(pattern=_ID)] = None
 ) -> CheckpointDiffObject:
     """How the files differ from what they were at a checkpoint; without one, before the run changed any."""
-    try:
-        return await context.call_store(_checkpoints(context).diff, run_id, checkpoint_id)
-    except NoCheckpoint as error:
-        raise _missing(error) from None
-    except CheckpointsAway as error:
-        raise _away(error) from None
+    return await context.call_store(_build_checkpoints(context).diff, run_id, checkpoint_id)
 
 
 @router.post(
@@ -74,19 +75,8 @@ async def diff_run(
 )
 async def restore_run(context: Context, run_id: OwnRun, body: Restore) -> RestoreObject:
     """Make files what they were at a checkpoint. What is there becomes one first. Refused while a run works there."""
-    try:
-        return await context.call_store(_checkpoints(context).restore, run_id, body.checkpoint_id, body.files or ())
-    except NoCheckpoint as error:
-        raise _missing(error) from None
-    except WorkspaceBusy as error:
-        raise ApiError(409, str(error), code="workspace_busy") from None
-    except CheckpointsAway as error:
-        raise _away(error) from None
+    return await context.call_store(_build_checkpoints(context).restore, run_id, body.checkpoint_id, body.files or ())
 
 
-def _missing(error: NoCheckpoint) -> ApiError:
-    return ApiError(404, str(error), param="checkpoint_id", code="checkpoint_not_found")
-
-
-def _away(error: CheckpointsAway) -> ApiError:
+def _answer_away(error: CheckpointsAway) -> ApiError:
     return ApiError(409, str(error), code="checkpoints_unavailable")

@@ -27,7 +27,7 @@ from hermes_worker.features.checkpoints.schema import (
 from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import Settings
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.rewinds import Rewind, settled_since
+from hermes_worker.store.rewinds import Rewind, match_calls_settled_since
 from hermes_worker.store.runs.workspaces import RunWorkspace, RunWorkspaces
 from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.build import build_copy_rule, make_workspace_opener
@@ -90,12 +90,13 @@ class RunCheckpoints:
         """List all checkpoints of the run's workspace, the newest first. Raises ``RunNotFound``,
         ``CheckpointsAway``."""
         return [
-            _view(each) for each in reversed(self._open_shadow(self._places.load_workspace(run_id)).list_checkpoints())
+            _build_object(each)
+            for each in reversed(self._open_shadow(self._places.load_workspace(run_id)).list_checkpoints())
         ]
 
     def diff(self, run_id: str, written: str | None = None) -> CheckpointDiffObject:
-        """Compare the files with a checkpoint; without one, with the first of the run. Raises ``RunNotFound``,
-        ``NoCheckpoint``, ``CheckpointsAway``."""
+        """Compare the files of a run's workspace with the checkpoint ``written``; ``None`` names the run's first.
+        Raises ``RunNotFound``, ``NoCheckpoint``, ``CheckpointsAway``."""
         store = self._open_store(self._places.load_workspace(run_id))
         wanted = _choose_checkpoint(store, run_id, written)
         try:
@@ -106,7 +107,7 @@ class RunCheckpoints:
         return CheckpointDiffObject(
             checkpoint_id=wanted.id,
             files=[
-                FileChangeObject(path=_decode_path(each.path), change=_kind(each))
+                FileChangeObject(path=_decode_path(each.path), change=_classify_change(each))
                 for each in changes[:_PATHS_SHOWN_MAX]
             ],
             files_total=len(changes),
@@ -133,7 +134,7 @@ class RunCheckpoints:
             raise CheckpointsAway(str(error)) from None
         files = len(done.written) + len(done.removed)
         rewind = Rewind(
-            calls=settled_since(wanted.at - _CLOCKS_APART_S),
+            calls=match_calls_settled_since(wanted.at - _CLOCKS_APART_S),
             files_note=_FILES_NOTE.format(files=files, run=wanted.moment.run_id, tool=_decode_path(wanted.moment.tool)),
             besides=_TAKEN_BACK,
         )
@@ -192,7 +193,7 @@ def _choose_checkpoint(store: ShadowStore, run_id: str, written: str | None) -> 
     return found[0]
 
 
-def _view(found: Checkpoint) -> CheckpointObject:
+def _build_object(found: Checkpoint) -> CheckpointObject:
     return CheckpointObject(
         id=found.id,
         created_at=found.at,
@@ -204,7 +205,7 @@ def _view(found: Checkpoint) -> CheckpointObject:
     )
 
 
-def _kind(change: ChangedFile) -> str:
+def _classify_change(change: ChangedFile) -> str:
     if change.before is None:
         return "added"
     return "removed" if change.after is None else "changed"
@@ -221,16 +222,16 @@ def _build_unified_diff(store: ShadowStore, changes: Sequence[ChangedFile]) -> t
     for number, change in enumerate(changes):
         if number >= DIFF_FILES_MAX or left <= 0:
             return "".join(parts), True
-        text = "".join(_file_diff(store, change))
+        text = "".join(_render_file_diff(store, change))
         parts.append(text[:left])
         left -= len(text)
     return "".join(parts), left < 0
 
 
-def _file_diff(store: ShadowStore, change: ChangedFile) -> Iterator[str]:
+def _render_file_diff(store: ShadowStore, change: ChangedFile) -> Iterator[str]:
     path = _decode_path(change.path).replace("\n", "\\n")
-    yield f"diff {_kind(change)} {path}{_mode_note(change.before, change.after)}\n"
-    sides = [_lines(store, each) for each in (change.before, change.after)]
+    yield f"diff {_classify_change(change)} {path}{_describe_mode_change(change.before, change.after)}\n"
+    sides = [_read_lines(store, each) for each in (change.before, change.after)]
     before, after = sides
     if before is None or after is None:
         yield "the content is not text, or too long to compare\n"
@@ -239,14 +240,14 @@ def _file_diff(store: ShadowStore, change: ChangedFile) -> Iterator[str]:
         yield line if line.endswith("\n") else f"{line}\n"
 
 
-def _mode_note(before: TreeEntry | None, after: TreeEntry | None) -> str:
+def _describe_mode_change(before: TreeEntry | None, after: TreeEntry | None) -> str:
     modes = [each.mode for each in (before, after) if each is not None]
     if LINK in modes:
         return " (a link)"
     return " (may be executed)" if EXECUTABLE in modes and len(set(modes)) == 2 else ""
 
 
-def _lines(store: ShadowStore, entry: TreeEntry | None) -> list[str] | None:
+def _read_lines(store: ShadowStore, entry: TreeEntry | None) -> list[str] | None:
     if entry is None:
         return []
     content = store.read_content(entry.sha)

@@ -12,7 +12,8 @@ import click
 
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.short_ids import complete_id
@@ -34,28 +35,23 @@ _ID_CHARS = 12
 def checkpoints(home: Path | None, run_id: str, as_json: bool) -> None:
     """What was kept of the files of a run's workspace, the newest first."""
     client = open_api_client(home)
-    found = client.checkpoints(complete_id(client, run_id, "run")).data
-    if as_json:
-        for each in found:
-            click.echo(json.dumps({"checkpoint_id": each.id, **each.model_dump(exclude={"object", "id"})}))
-        return
-    if not found:
-        click.echo(
-            "there is no checkpoint: no tool changed files, or checkpoints are off (checkpoints.enabled)", err=True
-        )
-        return
-    rows = [
-        (
+    print_entries(
+        client.checkpoints(complete_id(client, run_id, "run")).data,
+        ("CHECKPOINT", "MADE", "RUN", "ITERATION", "BEFORE", "FILES"),
+        lambda each: (
             each.id[:_ID_CHARS],
             format_moment(each.created_at),
             each.run_id,
             str(each.iteration) if each.iteration else "-",
             flatten_text(each.tool, 40),
             str(each.files),
-        )
-        for each in found
-    ]
-    click.echo(render_table(rows, ("CHECKPOINT", "MADE", "RUN", "ITERATION", "BEFORE", "FILES"), whole=(0, 2)))
+        ),
+        document=(lambda each: {"checkpoint_id": each.id, **each.model_dump(exclude={"object", "id"})})
+        if as_json
+        else None,
+        empty="there is no checkpoint: no tool changed files, or checkpoints are off (checkpoints.enabled)",
+        whole=(0, 2),
+    )
 
 
 @click.command(epilog="Without CHECKPOINT: since the run first changed files.")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.layout import format_moment, render_table, show_difference
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.short_ids import ShortKind
 
 if TYPE_CHECKING:
     from hermes_worker.cli.api_connection import ApiConnection
@@ -24,7 +26,11 @@ _VERSIONS_MAX = 100
 def list_settings(asked: ApiConnection, **about: str | None) -> tuple[list[SettingObject], list[str]]:
     """List every setting with which the API accepts a run, or accepted one, and for a home notes to print beside.
     Raises ``HermesError``s of the client."""
-    told = asked.client.told_settings(**about)
+    kinds: Mapping[str, ShortKind] = {"session_id": "session", "run_id": "run"}
+    meant = {
+        name: complete_id(asked.client, about[name] or "", kind) for name, kind in kinds.items() if about.get(name)
+    }
+    told = asked.client.told_settings(**{**about, **meant})
     if asked.settings is None:
         return told.data, []
     layers = [f"version {version} of the {layer}" for layer, version in told.layers.items()]

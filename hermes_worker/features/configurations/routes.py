@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import FOR_OPERATORS, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, invalid, tenant_not_found
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.api.formats import NO_NUL, TENANT_FORM
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.principals import Principal
 from hermes_worker.features.configurations.schema import ConfigurationList, ConfigurationObject
@@ -29,17 +30,22 @@ from hermes_worker.store.configurations import (
 router = APIRouter(
     prefix="/v1",
     tags=["settings"],
-    route_class=JsonRoute,
+    route_class=answer_errors(
+        {
+            ConfigurationError: RouteRefusal(400, "invalid_value", "text", "{error}"),
+            ConfigurationMoved: RouteRefusal(409, "configuration_moved", "version"),
+            TenantNotFound: RouteRefusal(404, "tenant_not_found", "tenant", "Tenant not found: {tenant}"),
+        },
+        JsonRoute,
+    ),
     dependencies=[FOR_OPERATORS],
     responses=schema.declare_errors(503),
 )
 _VERSION_MAX = 10**9
 
 
-class ConfigurationBody(BaseModel):
+class ConfigurationBody(RequestBody):
     """The configuration that there is to be."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str = Field(
         max_length=TEXT_CHARS_MAX, pattern=NO_NUL, description="As config.yaml is written; no secrets, no variables."
@@ -71,7 +77,7 @@ async def write_fleet_configuration(context: Context, caller: Caller, body: Conf
 @router.get("/configuration/versions")
 async def list_configuration_versions(context: Context, limit: _Limit = 20) -> ConfigurationList:
     """The versions of the configuration of the fleet."""
-    return await _versions(context, None, limit)
+    return await _list_versions(context, None, limit)
 
 
 @router.get("/tenants/{tenant}/configuration", responses=schema.declare_errors(400, 404))
@@ -94,7 +100,7 @@ async def list_tenant_configuration_versions(
     context: Context, tenant: _Tenant, limit: _Limit = 20
 ) -> ConfigurationList:
     """The versions of what was overridden for a tenant."""
-    return await _versions(context, tenant, limit)
+    return await _list_versions(context, tenant, limit)
 
 
 async def _load(context: Context, tenant: str | None) -> ConfigurationObject:
@@ -102,44 +108,36 @@ async def _load(context: Context, tenant: str | None) -> ConfigurationObject:
     found = await context.call_store(Configurations(context.client.database).find, tenant)
     if found is None:
         return ConfigurationObject(tenant=tenant, version=0, text="", written_by=None, created_at=None)
-    return _object(found)
+    return _build_object(found)
 
 
-async def _versions(context: Context, tenant: str | None, limit: int) -> ConfigurationList:
+async def _list_versions(context: Context, tenant: str | None, limit: int) -> ConfigurationList:
     await _require(context, tenant)
     found = await context.call_store(Configurations(context.client.database).list_versions, tenant, limit)
-    return ConfigurationList(data=[_object(each) for each in found])
+    return ConfigurationList(data=[_build_object(each) for each in found])
 
 
 async def _write(
     context: Context, caller: Principal, tenant: str | None, body: ConfigurationBody
 ) -> ConfigurationObject:
     await _require(context, tenant)
-    try:
-        made = await context.call_store(
-            write_configuration,
-            context.client.database,
-            tenant,
-            body.text,
-            expected=body.version,
-            written_by=caller.name or caller.tenant,
-        )
-    except ConfigurationError as error:
-        raise invalid("text", str(error)) from None
-    except ConfigurationMoved as error:
-        raise ApiError(409, f"{error}.", code="configuration_moved", param="version") from None
-    return _object(made)
+    made = await context.call_store(
+        write_configuration,
+        context.client.database,
+        tenant,
+        body.text,
+        expected=body.version,
+        written_by=caller.name or caller.tenant,
+    )
+    return _build_object(made)
 
 
 async def _require(context: Context, tenant: str | None) -> None:
-    try:
-        if tenant is not None:
-            await context.call_store(context.tenants.require_tenant, tenant)
-    except TenantNotFound:
-        raise tenant_not_found(tenant) from None
+    if tenant is not None:
+        await context.call_store(context.tenants.require_tenant, tenant)
 
 
-def _object(row: ConfigurationVersion) -> ConfigurationObject:
+def _build_object(row: ConfigurationVersion) -> ConfigurationObject:
     return ConfigurationObject(
         tenant=row.of_tenant or None,
         version=row.version,

@@ -12,7 +12,7 @@ class ConfigurationObject(Resource):
 
     object: Literal["hermes.configuration"] = "hermes.configuration"
     tenant: str | None
-    """Whose it is; ``null`` for that of the fleet."""
+    """The tenant that it configures; ``null`` for the fleet."""
     version: int
     """0 while there is none."""
     text: str

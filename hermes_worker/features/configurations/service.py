@@ -16,12 +16,12 @@ def write_configuration(
     after = parse_configuration(text, tenant)
     rows = Configurations(database)
     newest = rows.find(tenant)
-    before = _values_of(newest)
+    before = _parse_values(newest)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     return rows.write(tenant, text, expected=expected, written_by=written_by, changed=changed)
 
 
-def _values_of(row: ConfigurationVersion | None) -> dict[str, str]:
+def _parse_values(row: ConfigurationVersion | None) -> dict[str, str]:
     if row is None:
         return {}
     try:

@@ -12,8 +12,9 @@ import yaml
 from hermes_worker.cli.doctor import check
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import render_table, show_difference
-from hermes_worker.cli.options import TEXT, client_settings, common, reachable
+from hermes_worker.cli.options import TEXT, common, load_client_settings, reachable
 from hermes_worker.cli.server import find_chosen_server
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.safety.redaction import redact
 from hermes_worker.settings import SettingLayer, SettingWithSource, find_setting, list_with_sources, load_settings
@@ -102,7 +103,7 @@ def _list_settings(
     if sum(name is not None for name in about.values()) > 1:
         raise ConfigurationError("give one of --tenant, --session and --run")
     if find_chosen_server() is None and not is_fleet and not any(about.values()):
-        settings = client_settings(home, needs_servers=False)
+        settings = load_client_settings(home, needs_servers=False)
         return list(list_with_sources(settings)), [
             f"home {settings.home}, configuration {name_configuration(settings)}"
         ]
@@ -136,7 +137,7 @@ def set_(
         raise ConfigurationError(f"{key} is a secret, and others can read command lines; write {variable} into .env")
     if (stored := _open_stored(home, is_fleet, tenant, session)) is not None:
         return stored.change(lambda text: _set_value(stored.name, text, key, value), {key: value}, dry_run=dry_run)
-    path = client_settings(home, needs_servers=False).home / "config.yaml"
+    path = load_client_settings(home, needs_servers=False).home / "config.yaml"
     before = _read_text(path)
     return _write(path, before, _set_value(str(path), before, key, value), key, dry_run=dry_run)
 
@@ -156,7 +157,7 @@ def edit(home: Path | None, is_fleet: bool, tenant: str | None) -> int:
     """Edit config.yaml, or the configuration of the fleet or of a tenant. What cannot be used is not written."""
     if (stored := _open_stored(home, is_fleet, tenant, None)) is not None:
         return stored.change(_edit_text, {}, dry_run=False)
-    path = client_settings(home, needs_servers=False).home / "config.yaml"
+    path = load_client_settings(home, needs_servers=False).home / "config.yaml"
     before = _read_text(path)
     after = _edit_text(before)
     if after == before:
@@ -197,14 +198,16 @@ def _open_rows(home: Path | None, tenant: str | None, session: str | None) -> St
     from hermes_worker.cli.api_connection import open_api_client
     from hermes_worker.features.configurations.backend import StoredConfiguration
 
-    return StoredConfiguration(open_api_client(home), tenant=tenant, session=session)
+    client = open_api_client(home)
+    whole = None if session is None else complete_id(client, session, "session")
+    return StoredConfiguration(client, tenant=tenant, session=whole)
 
 
 @config.command()
 @common
 def path(home: Path | None) -> None:
-    """Where config.yaml is."""
-    click.echo(client_settings(home, needs_servers=False).home / "config.yaml")
+    """Print the path of config.yaml."""
+    click.echo(load_client_settings(home, needs_servers=False).home / "config.yaml")
 
 
 def _read_text(path: Path) -> str:

@@ -19,7 +19,7 @@ from hermes_worker.operation import (
 )
 
 
-def _delivery(delivery_id: str) -> Mapping[str, str]:
+def _name_delivery(delivery_id: str) -> Mapping[str, str]:
     return {"delivery_id": delivery_id}
 
 
@@ -31,19 +31,19 @@ def deliveries(**filters: Any) -> ApiRequest[Portion[DeliveryObject]]:
 
 def delivery(delivery_id: str) -> ApiRequest[DeliveryObject]:
     """A delivery and what became of it."""
-    return build_get("/v1/deliveries/{delivery_id}", make_reader(DeliveryObject), _delivery(delivery_id))
+    return build_get("/v1/deliveries/{delivery_id}", make_reader(DeliveryObject), _name_delivery(delivery_id))
 
 
 def send_message(target: str, text: str) -> ApiRequest[list[DeliveryObject]]:
     """Send a text to somebody outside, without a run; one delivery for each target."""
     return build_post(
-        "/v1/deliveries", make_reader(list[DeliveryObject], "data"), json={"target": target, "text": text}
+        "/v1/deliveries", make_reader(list[DeliveryObject], "data"), body={"target": target, "text": text}
     )
 
 
 def retry_delivery(delivery_id: str) -> ApiRequest[DeliveryObject]:
     """Send a settled delivery once more."""
-    return build_post("/v1/deliveries/{delivery_id}/retry", make_reader(DeliveryObject), _delivery(delivery_id))
+    return build_post("/v1/deliveries/{delivery_id}/retry", make_reader(DeliveryObject), _name_delivery(delivery_id))
 
 
 def dead_targets() -> ApiRequest[list[DeadTargetObject]]:

@@ -5,22 +5,34 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import formats, schema
 from hermes_worker.api.auth import READS, WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import invalid
+from hermes_worker.api.errors import RouteRefusal, answer_errors, invalid
 from hermes_worker.api.owners import OwnDelivery
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.channels.targets import redact_target
 from hermes_worker.core.effects import SendDelivery
-from hermes_worker.features.deliveries.schema import DeadTargetList, DeadTargetObject, DeliveryList, DeliveryObject
+from hermes_worker.features.deliveries.schema import (
+    DeadTargetList,
+    DeadTargetObject,
+    DeliveryList,
+    DeliveryObject,
+    DeliveryRetryObject,
+)
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission, list_targets
+from hermes_worker.store.access.audit import Act, AuditLog
 from hermes_worker.store.outbox.deliveries import Deliveries, DeliveryNotFound, DeliveryView
 
-router = APIRouter(tags=["deliveries"], route_class=JsonRoute, responses=schema.declare_errors(503))
+router = APIRouter(
+    tags=["deliveries"],
+    route_class=answer_errors({InvalidSubmission: RouteRefusal(400, "invalid_value", "target", "{error}")}, JsonRoute),
+    responses=schema.declare_errors(503),
+)
 _TEXT_CHARS_MAX = 100_000
 _OF_JOBS = frozenset({"origin", "all", "local"})
 """Targets that only mean something for the answer of a job."""
@@ -43,14 +55,12 @@ async def list_deliveries(
     except DeliveryNotFound:
         message = f"Invalid 'before': there is no delivery {wanted.before!r}."
         raise invalid("before", message, "delivery_not_found") from None
-    data = [_delivery_object(view) for view in views[: wanted.limit]]
+    data = [_build_delivery_object(view) for view in views[: wanted.limit]]
     return DeliveryList(data=data, has_more=len(views) > wanted.limit)
 
 
-class SendMessage(BaseModel):
+class SendMessage(RequestBody):
     """A message to people or programs outside."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     target: Annotated[str, formats.text(formats.TextFormat.TARGETS)] = Field(
         description="Where to: 'telegram:123', 'telegram' for its home channel, 'webhook:<url>'; several with commas."
@@ -65,10 +75,7 @@ class SendMessage(BaseModel):
 @router.post("/v1/deliveries", status_code=202, response_model_exclude_none=True, dependencies=[WRITES])
 async def send_message(context: Context, caller: Caller, body: SendMessage, later: BackgroundTasks) -> DeliveryList:
     """Send a text to somebody outside, without a run: one delivery for each target."""
-    try:
-        targets = list_targets(body.target, caller.tenant, context.client.settings.gateway.rules)
-    except InvalidSubmission as error:
-        raise invalid("target", str(error)) from None
+    targets = list_targets(body.target, caller.tenant, context.client.settings.gateway.rules)
     if not targets:
         raise invalid("target", "Invalid 'target': it names nobody; write one such as 'telegram:123'.")
     if placeless := _OF_JOBS.intersection(targets):
@@ -79,7 +86,7 @@ async def send_message(context: Context, caller: Caller, body: SendMessage, late
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
     ids = [hint.effect.delivery_id for hint in hints if isinstance(hint.effect, SendDelivery)]
     made = [await context.call_store(outbox.get, delivery_id) for delivery_id in ids]
-    return DeliveryList(data=[_delivery_object(view) for view in made], has_more=False)
+    return DeliveryList(data=[_build_delivery_object(view) for view in made], has_more=False)
 
 
 @router.get(
@@ -88,9 +95,23 @@ async def send_message(context: Context, caller: Caller, body: SendMessage, late
     responses=schema.declare_errors(404),
     dependencies=[READS],
 )
-async def get_delivery(context: Context, delivery_id: OwnDelivery) -> DeliveryObject:
+async def get_delivery(context: Context, caller: Caller, delivery_id: OwnDelivery) -> DeliveryObject:
     """A delivery and what became of it."""
-    return _delivery_object(await context.call_store(Deliveries(context.client.database).get, delivery_id))
+    database = context.client.database
+    view = await context.call_store(Deliveries(database).get, delivery_id)
+    retried = await context.call_store(
+        AuditLog(database).list_actions,
+        caller.tenant,
+        act=Act.DELIVERY_RETRY.value,
+        subject=delivery_id,
+        since=view.created_at,
+    )
+    retries = [
+        DeliveryRetryObject.model_validate({**each.before, "at": each.at, "by": each.actor})
+        for each in retried
+        if each.before
+    ]
+    return _build_delivery_object(view).model_copy(update={"retries": retries or None})
 
 
 @router.post(
@@ -106,7 +127,7 @@ async def retry_delivery(context: Context, delivery_id: OwnDelivery, later: Back
     outbox = Deliveries(context.client.database)
     hints = await context.call_store(outbox.retry, delivery_id)
     later.add_task(context.tell_broker, context.client.publisher.send, hints)
-    return _delivery_object(await context.call_store(outbox.get, delivery_id))
+    return _build_delivery_object(await context.call_store(outbox.get, delivery_id))
 
 
 @router.get("/v1/dead-targets", response_model=DeadTargetList, dependencies=[READS])
@@ -119,7 +140,7 @@ async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
     )
 
 
-def _delivery_object(view: DeliveryView) -> DeliveryObject:
+def _build_delivery_object(view: DeliveryView) -> DeliveryObject:
     return DeliveryObject(
         delivery_id=view.delivery_id,
         run_id=view.run_id,
@@ -134,4 +155,5 @@ def _delivery_object(view: DeliveryView) -> DeliveryObject:
         error=redact(view.error) if view.error else None,
         created_at=view.created_at,
         settled_at=view.settled_at,
+        is_retried=view.is_retried,
     )

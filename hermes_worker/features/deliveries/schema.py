@@ -8,6 +8,17 @@ from hermes_worker.core.delivery_states import DeliveryState
 from hermes_worker.resource import ListOf, PageOf, Resource
 
 
+class DeliveryRetryObject(Resource):
+    """Somebody had a settled delivery sent once more. Its attempts are counted anew from then on."""
+
+    at: float
+    by: str
+    state: DeliveryState
+    """What had become of it until then, with so many ``attempts``."""
+    attempts: int
+    error_kind: str | None = None
+
+
 class DeliveryObject(Resource):
     """A message to somebody outside, and what became of it. Times are epoch seconds."""
 
@@ -27,6 +38,10 @@ class DeliveryObject(Resource):
     error: str | None = None
     created_at: float
     settled_at: float | None = None
+    is_retried: bool = False
+    """Somebody had it sent once more."""
+    retries: list[DeliveryRetryObject] | None = None
+    """Who did and when, the oldest first; only where one delivery is read."""
 
 
 class DeliveryList(PageOf[DeliveryObject]):
@@ -43,4 +58,4 @@ class DeadTargetObject(Resource):
 
 
 class DeadTargetList(ListOf[DeadTargetObject]):
-    """The newest first."""
+    """Targets that refuse deliveries, the newest first."""

@@ -12,7 +12,7 @@ import click
 
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.options import TEXT, of_tenant, prompt_text, reachable
+from hermes_worker.cli.options import TEXT, of_tenant, reachable, read_prompt_text
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.delivery_states import DeliveryState
 
@@ -47,7 +47,7 @@ def send(home: Path | None, target: str, text: str, wait_s: float, as_json: bool
     on its way.
     """
     client = open_api_client(home)
-    found = _wait_until_settled(client, client.send_message(target, prompt_text(text)), wait_s)
+    found = _wait_until_settled(client, client.send_message(target, read_prompt_text(text)), wait_s)
     for one in found:
         click.echo(json.dumps(one.model_dump()) if as_json else _format_outcome(one))
     return EXIT_FAILED if any(one.state in (DeliveryState.FAILED, DeliveryState.ABANDONED) for one in found) else 0

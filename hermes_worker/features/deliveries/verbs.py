@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_field, format_moment, render_table
-from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
+from hermes_worker.cli.layout import format_count, format_field, format_moment
+from hermes_worker.cli.list_output import ListLayout, add_list_options, print_entries, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.delivery_states import DeliveryState
 
 if TYPE_CHECKING:
-    from hermes_worker.features.deliveries.schema import DeliveryObject
+    from hermes_worker.features.deliveries.schema import DeliveryObject, DeliveryRetryObject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,11 +49,14 @@ def list_deliveries(home: Path | None, limit: int, state: str | None, run_id: st
 def show(home: Path | None, delivery_id: str, as_json: bool) -> None:
     """Everything that is known about one delivery."""
     client = open_api_client(home)
-    document = _build_document(client.delivery(complete_id(client, delivery_id, "delivery")))
+    found = client.delivery(complete_id(client, delivery_id, "delivery"))
+    document = _build_document(found)
     if as_json:
         click.echo(json.dumps(document))
         return
     for name, value in document.items():
+        if name == "retries":
+            value = [_format_retry(each) for each in found.retries or ()]
         click.echo(f"{name:16} {strip_controls(format_field(name, value))}")
 
 
@@ -73,20 +76,25 @@ def retry(home: Path | None, delivery_id: str) -> None:
 @of_tenant
 def list_dead(home: Path | None) -> None:
     """Targets that refused us or are gone: nothing is sent there any more."""
-    found = open_api_client(home).dead_targets()
-    if found:
-        rows = [
-            (flatten_text(dead.key, 60), format_moment(dead.marked_at), flatten_text(dead.reason, 60)) for dead in found
-        ]
-        click.echo(render_table(rows, ("TARGET", "SINCE", "REASON"), whole=(1,)))
-    else:
-        click.echo("no dead targets", err=True)
+    print_entries(
+        open_api_client(home).dead_targets(),
+        ("TARGET", "SINCE", "REASON"),
+        lambda dead: (flatten_text(dead.key, 60), format_moment(dead.marked_at), flatten_text(dead.reason, 60)),
+        document=None,
+        empty="no dead targets",
+        whole=(1,),
+    )
 
 
 def _build_document(view: DeliveryObject) -> dict[str, object]:
     """Return a delivery under the names of ``--json``, which are those of the rows."""
     document = view.model_dump(mode="json", exclude={"object"})
     return {"is_in_doubt" if name == "may_be_duplicate" else name: value for name, value in document.items()}
+
+
+def _format_retry(each: DeliveryRetryObject) -> str:
+    until_then = f"{each.state.value} after {format_count(each.attempts, 'attempt')}"
+    return f"{format_moment(each.at)} by {each.by}, when it was {until_then}"
 
 
 def _format_outcome(view: DeliveryObject) -> str:

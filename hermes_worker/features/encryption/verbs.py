@@ -13,7 +13,8 @@ import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import render_table
-from hermes_worker.cli.options import client_settings, common
+from hermes_worker.cli.options import common, load_client_settings
+from hermes_worker.cli.screen import clear_progress
 from hermes_worker.store.build import build_database, build_sealer
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
@@ -51,7 +52,7 @@ def new_key() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(home: Path | None, as_json: bool) -> None:
     """Show which keys are here, which are needed, and how many rows are not stored by the current one."""
-    settings = client_settings(home)
+    settings = load_client_settings(home)
     # It opens when a key is missing, too.
     with closing(build_database(settings, sealer=build_sealer(settings))) as database:
         require_current(database)
@@ -75,7 +76,7 @@ def status(home: Path | None, as_json: bool) -> None:
 @common
 def reseal_texts(home: Path | None) -> int:
     """Encrypt every text with the current key, or decrypt all if the first key is the word 'clear'."""
-    with closing(open_database(client_settings(home))) as database:
+    with closing(open_database(load_client_settings(home))) as database:
         return _reseal(database)
 
 
@@ -93,7 +94,7 @@ def _reseal(database: Database) -> int:
             break
     if changed.total():
         rewrite_file(database)
-    _clear_progress()
+    clear_progress()
     click.echo(
         f"{changed.total()} rows changed, {sum(rest.values())} left; all others are stored by {_describe_key(current)}"
     )
@@ -138,8 +139,3 @@ def _describe_key(key: str) -> str:
 def _show_progress(count: int) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{count:,} rows", err=True, nl=False)
-
-
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)

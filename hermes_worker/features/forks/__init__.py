@@ -14,12 +14,23 @@ EXTENSION = Extension(
             implementation="hermes_worker.features.forks.routes:router",
             paths=("/v1/runs/{run_id}/fork",),
         ),
+        RouterDeclaration(
+            name="comparisons",
+            implementation="hermes_worker.features.forks.routes:comparisons",
+            paths=("/v1/runs/{run_id}/comparison",),
+        ),
+        RouterDeclaration(name="replays", implementation="hermes_worker.features.forks.routes:replays"),
     ),
     commands=(
         CommandDeclaration(
             name="runs fork",
             summary="Go on from an earlier step of a run, in a conversation of its own.",
             implementation="hermes_worker.features.forks.verbs:fork",
+        ),
+        CommandDeclaration(
+            name="runs compare",
+            summary="Where two runs part, and what each of them took.",
+            implementation="hermes_worker.features.forks.verbs:compare",
         ),
         CommandDeclaration(
             name="runs replay",

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.run import OPEN_STATUSES, RunStatus, WaitKind
+from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.store.clock import SWEEP
 from hermes_worker.store.copies import copy_sqlite
 from hermes_worker.store.engine.database import Database
@@ -153,16 +153,14 @@ def _list_runs(database: Database, which: sa.ColumnElement[bool], most: int | No
     if most is not None:
         is_original = sa.func.coalesce(runs.c.origin, "") != EVALUATION_SOURCE
         wanted = wanted.where(is_original, runs.c.parent_pk.is_(None)).limit(most)
-    with database.read() as connection:
-        return fetch_rows(connection.execute(wanted.order_by(runs.c.pk.desc())), RehearsedRun)
+    return fetch_rows(database.select(wanted.order_by(runs.c.pk.desc())), RehearsedRun)
 
 
 def list_undone(database: Database) -> frozenset[str]:
     """List the runs of which a step is due, or was begun and not ended. Others wait for a person, a time, or a run."""
     is_at_work = runs.c.status.in_((RunStatus.RUNNING.value, RunStatus.STOPPING.value))
     is_due = runs.c.status.in_(OPEN_STATUSES) & (runs.c.hinted_at.is_not(None) | runs.c.lease_token.is_not(None))
-    with database.read() as connection:
-        return frozenset(connection.execute(sa.select(runs.c.run_id).where(is_at_work | is_due)).scalars())
+    return frozenset(database.select(sa.select(runs.c.run_id).where(is_at_work | is_due)).scalars())
 
 
 def stop_clocks(database: Database) -> None:
@@ -179,6 +177,5 @@ def stop_clocks(database: Database) -> None:
 
 def load_works_with(database: Database, found: str) -> str:
     """Load the oldest revision whose code works on a schema that was migrated from the revision ``found``."""
-    with database.read() as connection:
-        newer = sa.select(sa.func.max(schema_revisions.c.works_with)).where(schema_revisions.c.revision > found)
-        return str(connection.execute(newer).scalar() or found)
+    newer = sa.select(sa.func.max(schema_revisions.c.works_with)).where(schema_revisions.c.revision > found)
+    return str(database.select(newer).scalar() or found)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from hermes_worker.broker.queue import build_home_client
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.forks import ForkMatch, ForkTools
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.pricing import list_prices
 from hermes_worker.core.principals import OPERATOR
 from hermes_worker.core.run import ExitReason
@@ -53,13 +53,13 @@ from hermes_worker.features.forks.rehearsal_work import (
     silence_parts,
 )
 from hermes_worker.features.forks.replay_rules import find_difference
+from hermes_worker.features.forks.rows import load_replies
 from hermes_worker.features.forks.service import ForkRequest, fork_run
 from hermes_worker.settings import Settings
 from hermes_worker.settings.kinds import Secret
 from hermes_worker.store.build import build_database, build_sealer, build_sweep_policy
 from hermes_worker.store.migrate import find_newest, find_schema_differences, load_revision, migrate
 from hermes_worker.store.restore_detection import mark_epoch
-from hermes_worker.store.sessions import list_turn_messages
 from hermes_worker.store.sweep import Sweeper
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.driving import HintList
@@ -267,8 +267,8 @@ class _Stage:
 
     def _list_tools(self) -> dict[str, str]:
         catalog = self.parts.catalog
-        definitions = {json.loads(text)["function"]["name"]: text for text in catalog.tool_definitions(catalog.names)}
-        classes = {f"{name} (replay class)": catalog.spec(name).replay.value for name in catalog.names}
+        definitions = {json.loads(text)["function"]["name"]: text for text in catalog.render_definitions(catalog.names)}
+        classes = {f"{name} (replay class)": catalog.get_spec(name).replay.value for name in catalog.names}
         return {**definitions, **classes}
 
     def _list_prices(self) -> dict[str, str]:
@@ -283,7 +283,7 @@ class _Stage:
             tools = self.client.runs.load_session_context(pk).tools
             if self.parts.catalog.for_session(tools).names == self.parts.catalog.names:
                 for each in json.loads(tools):
-                    found.setdefault(each["function"]["name"], canonical_json(each))
+                    found.setdefault(each["function"]["name"], dump_canonical_json(each))
         return found
 
     def _replay(
@@ -293,7 +293,7 @@ class _Stage:
         and how they should have ended by what was recorded."""
         database, forks, before = self.client.database, dict[str, str](), dict[str, list[dict[str, Any]]]()
         for run in recorded:
-            before[run.run_id] = _list_replies(self.client, run.run_id)
+            before[run.run_id] = load_replies(database, run.run_id)
             asked = ForkRequest(run_id=run.run_id, step=0, tools=ForkTools.OFFLINE, match=ForkMatch.ORDER)
             try:
                 created = fork_run(self.client, asked, OPERATOR)
@@ -309,7 +309,7 @@ class _Stage:
         for run in recorded:
             if (fork := forks.get(run.run_id)) is None:
                 continue
-            replies = _list_replies(self.client, fork)
+            replies = load_replies(database, fork)
             view = self.client.views.load_run(fork)
             replays[run.run_id] = _describe_end(view.exit_reason, find_difference(before[run.run_id], replies))
             requests[f"requests of {run.run_id}"] = self.model.digest_sent(fork)
@@ -328,10 +328,6 @@ class _Stage:
             found[run.run_id] = f"is lost: {end}" if is_lost else f"breaks: {end}" if is_broken else _GOES_ON
             found[f"{run.run_id} from {run.status} at {run.iteration}"] = end
         return found
-
-
-def _list_replies(client: Client, run_id: str) -> list[dict[str, Any]]:
-    return [row for row in list_turn_messages(client.database, run_id) if row.get("role") == "assistant"]
 
 
 def _describe_end(exit_reason: str | None, differs_at: int | None) -> str:

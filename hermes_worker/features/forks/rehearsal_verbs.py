@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.options import client_settings, common
+from hermes_worker.cli.options import common, load_client_settings
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.features.forks.rehearsal_rules import FactKind, parse_facts, render_verdict
 from hermes_worker.features.forks.rehearsal_service import Rehearsal, record_facts, rehearse
@@ -56,7 +56,7 @@ def rehearse_upgrade(
     hears of it. Exit code 0: yes; 1: no."""
     if record is not None and before is not None:
         raise click.UsageError("--record and --before belong to two versions; give one of them")
-    settings = client_settings(home)
+    settings = load_client_settings(home)
     asked = Rehearsal(
         runs_max=runs_max,
         copy_to=copy_to,

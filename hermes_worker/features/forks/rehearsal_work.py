@@ -49,13 +49,13 @@ class RecordedModel:
     def __len__(self) -> int:
         return 1
 
-    def credentials(self, model: str, position: int) -> Sequence[str]:
+    def list_credentials(self, model: str, position: int) -> Sequence[str]:
         return ()
 
-    def route(self, model: str, position: int, credential: str = "") -> ModelRoute:
-        return self.route_over(*_WIRES[0], model)
+    def resolve_route(self, model: str, position: int, credential: str = "") -> ModelRoute:
+        return self.resolve_route_over(*_WIRES[0], model)
 
-    def route_over(self, provider: str, wire: str, model: str) -> ModelRoute:
+    def resolve_route_over(self, provider: str, wire: str, model: str) -> ModelRoute:
         return ModelRoute(provider=self, name=provider, model=model, host="", wire=wire, credential="rehearsal")
 
 
@@ -96,7 +96,7 @@ class SilentCatalog:
         return getattr(self._catalog, name)
 
     def get(self, name: str) -> Tool:
-        return _SilentTool(self._catalog.spec(name))
+        return _SilentTool(self._catalog.get_spec(name))
 
     def for_session(self, tools: str) -> SilentCatalog:
         return SilentCatalog(self._catalog.for_session(tools))
@@ -136,7 +136,7 @@ def digest_prompt(parts: WorkerContext, model: RecordedModel, session_pk: int, r
     transcript = parts.rows.transcripts.load(session_pk, rows)
     digest = hashlib.sha256()
     for provider, wire in _WIRES:
-        route = model.route_over(provider, wire, name)
+        route = model.resolve_route_over(provider, wire, name)
         memory = RecoveryState()
         request = build_request(session, transcript, route, memory, is_summary=False, options=parts.rules.model)
         digest.update(_join(request))

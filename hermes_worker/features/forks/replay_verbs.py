@@ -6,7 +6,7 @@ import importlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,21 +18,18 @@ from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.forks import EVALUATION_SOURCE
+from hermes_worker.core.forks import FORK_TAG
+from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.features.forks.replay_rules import (
-    Comparison,
     DataItem,
     Grader,
-    PlayedRun,
-    build_failed,
-    build_report,
     build_rubric_prompt,
-    compare_runs,
     grade_exact,
     parse_data,
+    quote_text,
     read_verdict,
-    render_markdown,
 )
+from hermes_worker.features.forks.schema import ReplayedRun, ReplayObject
 from hermes_worker.features.forks.verbs import read_prompt
 
 if TYPE_CHECKING:
@@ -62,6 +59,8 @@ _FILTERS = ("tag", "model", "source", "session_id", "job_id", "text", "status")
     "answer and the answer.",
 )
 @click.option("--judge", metavar="MODEL", help="The model that judges by a rubric. Default: that of each run.")
+@click.option("--name", metavar="NAME", help="A name for the replay. One that was interrupted goes on under its name.")
+@click.option("--show", "shown", metavar="NAME", help="Play nothing: print what an earlier replay found.")
 @click.option("--export", is_flag=True, help="Play nothing: write the runs and their answers as a data set.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON; else as Markdown.")
 def replay(
@@ -74,100 +73,165 @@ def replay(
     match: str,
     graders: tuple[str, ...],
     judge: str | None,
+    name: str | None,
+    shown: str | None,
     export: bool,
     as_json: bool,
 ) -> int:
     """Play recorded runs again, offline, against another model or prompt, and compare. They begin with their input, and
     their calls are answered by what was recorded and by nothing else. Prints where each first differs, its answers, its
-    cost and its grades. The exit code is 1 when something could not be played, or a grader finds an answer not
-    good."""
+    cost and its grades, which --show prints again. The exit code is 1 when something could not be played, or a grader
+    finds an answer not good."""
     said, named = _parse_against(against), dict(_parse_pair(each, _FILTERS, "--filter") for each in filters)
     rubrics = {each: read_prompt(Path(each[len(_RUBRIC) :])) for each in graders if each.startswith(_RUBRIC)}
     judges = dict(_parse_grader(each) for each in graders if each not in rubrics)
     items = _read_data(data) if data is not None else None
-    client = open_backend(home, begins_work=not export).client
+    client = open_backend(home, begins_work=not export and shown is None).client
+    if shown is not None:
+        return _print_report(client.replay(shown), as_json=as_json)
     if items is None:
         named.setdefault("status", "completed")
         items = list(_select_runs(client, named, since, limit))
-    played = {item.run_id: _load_played(client, item.run_id) for item in items[:_RUNS_MAX]}
     if export:
         for item in items:
-            click.echo(json.dumps({"run_id": item.run_id, "expected": played[item.run_id].answer}))
+            click.echo(json.dumps({"run_id": item.run_id, "expected": client.result(item.run_id).final_response or ""}))
         return 0
-    rows = _play(client, items[:_RUNS_MAX], played, said, match, judges)
-    rows = _grade_by_rubrics(client, rows, {item.run_id: item.expected for item in items}, rubrics, judge)
-    report = build_report(dict(each.split("=", 1) for each in against), rows)
-    click.echo(json.dumps(report) if as_json else render_markdown(report))
-    is_good = all(row.problem is None and all(row.grades.values()) for row in rows)
-    return 0 if is_good else EXIT_FAILED
+    expected = {item.run_id: item.expected for item in items}
+    name = name or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    click.echo(f"replay {name}: {len(expected)} runs", err=True)
+    refused = _play(client, name, list(expected), said, match, graders)
+    if len(refused) < len(expected):
+        if graders:
+            rows = client.replay(name).data
+            if data is None:  # nobody said what is expected: what the runs answered
+                expected = {row.run_id: row.answer_before for row in rows}
+            client.grade_replay(name, _grade(client, rows, expected, judges, rubrics, judge))
+        report = client.replay(name)
+    else:
+        report = _build_empty_report(name)
+    changes = {
+        "against": dict(each.split("=", 1) for each in against),
+        "runs": report.runs + len(refused),
+        "not_played": len(refused),
+        "data": [*report.data, *refused],
+    }
+    return _print_report(report.model_copy(update=changes), as_json=as_json)
+
+
+def _build_empty_report(name: str) -> ReplayObject:
+    return ReplayObject(
+        name=name,
+        against={},
+        runs=0,
+        not_played=0,
+        differing=0,
+        good={},
+        steps_before=0,
+        steps_after=0,
+        cost_before_usd=None,
+        cost_after_usd=None,
+        data=[],
+    )
+
+
+def _print_report(report: ReplayObject, *, as_json: bool) -> int:
+    click.echo(json.dumps(report.model_dump(exclude={"object"})) if as_json else render_markdown(report))
+    return 0 if all(row.problem is None and all(row.grades.values()) for row in report.data) else EXIT_FAILED
+
+
+def render_markdown(report: ReplayObject) -> str:
+    """Render a report for people. Answers are shown as quoted text, cut to a few hundred characters."""
+    against = ", ".join(f"{name}={value}" for name, value in report.against.items())
+    costs = f"{_format_cost(report.cost_before_usd)} before and {_format_cost(report.cost_after_usd)} after"
+    lines = [
+        f"# Replay {report.name} against {against or 'the same model and prompt'}",
+        "",
+        f"{report.runs} runs, {report.not_played} not played, {report.differing} differing; steps "
+        f"{report.steps_before} before and {report.steps_after} after; cost {costs}",
+        *(f"- {name}: {good} of {report.runs} good" for name, good in report.good.items()),
+        "",
+    ]
+    for row in report.data:
+        at = "no step differs" if row.differs_at is None else f"step {row.differs_at} is the first that differs"
+        grades = "".join(f", {name}: {'good' if good else 'not good'}" for name, good in row.grades.items())
+        lines.append(f"## {row.run_id}: {row.problem or at}{grades}")
+        lines += [f"- asked: {quote_text(row.title)}"] if row.title else []
+        if row.answer_before != row.answer_after:
+            lines += [f"- before: {quote_text(row.answer_before)}", f"- after: {quote_text(row.answer_after)}"]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _format_cost(cost: float | None) -> str:
+    return "unknown" if cost is None else f"{cost:.4f} USD"
 
 
 def _play(
-    client: HermesClient,
-    items: Sequence[DataItem],
-    played: Mapping[str, PlayedRun],
-    said: Mapping[str, Any],
-    match: Any,
-    graders: Mapping[str, Grader],
-) -> list[Comparison]:
+    client: HermesClient, name: str, run_ids: Sequence[str], said: Mapping[str, Any], match: Any, graders: Sequence[str]
+) -> list[ReplayedRun]:
+    """Play runs again and wait for their ends. Returns those that could not be played, which no grader finds good."""
     from hermes_worker.client import RefusedError
 
-    forks: dict[str, str] = {}
-    problems: dict[str, str] = {}
-    for item in items:
+    begun: list[str] = []
+    refused: list[ReplayedRun] = []
+    for run_id in run_ids:
         try:
-            forks[item.run_id] = client.fork_run(item.run_id, 0, tools="offline", match=match, **said).run_id
+            key = f"replay-{name}-{run_id}"  # what began before an interruption is not begun again
+            fork = client.fork_run(run_id, 0, tools="offline", match=match, replay=name, idempotency_key=key, **said)
+            begun.append(fork.run_id)
         except RefusedError as error:
-            problems[item.run_id] = str(error)
-    if forks:
-        client.join(list(forks.values()))
-    rows = []
-    for item in items:
-        before = played[item.run_id]
-        if item.run_id in problems:
-            rows.append(build_failed(before, problems[item.run_id], graders))
-        else:
-            rows.append(compare_runs(before, _load_played(client, forks[item.run_id]), item.expected, graders))
-    return rows
+            before = client.result(run_id)
+            row = ReplayedRun(
+                run_id=run_id,
+                problem=str(error),
+                answer_before=before.final_response or "",
+                steps_before=before.api_calls,
+                grades=dict.fromkeys(graders, False),
+            )
+            refused.append(row)
+    if begun:
+        client.join(begun)
+    return refused
 
 
-def _grade_by_rubrics(
+def _grade(
     client: HermesClient,
-    rows: Sequence[Comparison],
+    rows: Sequence[ReplayedRun],
     expected: Mapping[str, str | None],
+    graders: Mapping[str, Grader],
     rubrics: Mapping[str, str],
     judge: str | None,
-) -> list[Comparison]:
-    """Have a model judge the answers: in a fork of each original, which is told to judge and is an evaluation, too."""
-    asked = {}
+) -> dict[str, dict[str, bool]]:
+    """Grade the replays, by their run ids. By a rubric a model judges: in a fork of each original, which is told to
+    judge and is an evaluation, too."""
+    found = {
+        # one without an answer is not good
+        str(row.replay_run_id): {
+            name: row.problem is None and grade(expected.get(row.run_id), row.answer_after)
+            for name, grade in graders.items()
+        }
+        for row in rows
+    }
+    asked: dict[tuple[str, str], str] = {}
     for row in rows:
-        for name, rubric in rubrics.items() if row.problem is None else ():
-            prompt = build_rubric_prompt(rubric, expected[row.original], row.answer_after, secrets.token_hex(8))
-            fork = client.fork_run(row.original, 0, model=judge, prompt=prompt, tools="offline")
-            asked[row.original, name] = fork.run_id
+        for name, rubric in rubrics.items():
+            found[str(row.replay_run_id)][name] = False
+            if row.problem is None:
+                prompt = build_rubric_prompt(rubric, expected.get(row.run_id), row.answer_after, secrets.token_hex(8))
+                fork = client.fork_run(row.run_id, 0, model=judge, prompt=prompt, tools="offline")
+                asked[str(row.replay_run_id), name] = fork.run_id
     if asked:
         client.join(list(asked.values()))
-    verdicts = {key: read_verdict(client.result(run_id).final_response or "") for key, run_id in asked.items()}
-    found = [{name: verdicts.get((row.original, name), False) for name in rubrics} for row in rows]
-    return [replace(row, grades={**row.grades, **each}) for row, each in zip(rows, found, strict=True)]
+    for (replay_run_id, name), run_id in asked.items():
+        found[replay_run_id][name] = read_verdict(client.result(run_id).final_response or "")
+    return found
 
 
 def _select_runs(client: HermesClient, named: Mapping[str, str], since: float, limit: int) -> Iterator[DataItem]:
     wanted = {**named, "created_after": since}
-    for run in islice((each for each in client.runs(**wanted) if EVALUATION_SOURCE not in (each.tags or ())), limit):
+    beside = {EVALUATION_SOURCE, FORK_TAG}
+    for run in islice((each for each in client.runs(**wanted) if beside.isdisjoint(each.tags or ())), limit):
         yield DataItem(run_id=run.run_id, expected=None)
-
-
-def _load_played(client: HermesClient, run_id: str) -> PlayedRun:
-    found = client.result(run_id)
-    return PlayedRun(
-        run_id=run_id,
-        status="completed" if found.completed else found.turn_exit_reason or "unfinished",
-        answer=found.final_response or "",
-        steps=found.api_calls,
-        cost_usd=None if found.cost_status == "unknown" else found.estimated_cost_usd,
-        replies=[row for row in found.messages if row.get("role") == "assistant"],
-    )
 
 
 def _parse_pair(text: str, names: Sequence[str], option: str) -> tuple[str, str]:

@@ -1,16 +1,25 @@
-"""``hermes-worker runs fork``: go on from an earlier point of a run."""
+"""``hermes-worker runs fork|compare``: go on from an earlier point of a run, and see where two runs part."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
+from hermes_worker.cli.layout import format_duration, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
+from hermes_worker.cli.screen import flatten_text, strip_controls
+from hermes_worker.cli.story import render_call
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.pricing import format_cost
+from hermes_worker.core.titles import TITLE_CHARS_MAX
+
+if TYPE_CHECKING:
+    from hermes_worker.schemas.runs import RunObject
 
 _PROMPT_BYTES_MAX = 1_000_000
 
@@ -56,6 +65,58 @@ def fork(
         backend.complete_run_id(run_id), step, model=model, prompt=text, tools=tools, match=match
     )
     click.echo(json.dumps(made.model_dump(exclude={"object"})) if as_json else made.run_id)
+
+
+@click.command(epilog="Example: hermes-worker runs compare run_0123... run_4567...")
+@reachable
+@of_tenant
+@click.argument("run_id", type=TEXT)
+@click.argument("other_run_id", metavar="OTHER", type=TEXT)
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def compare(home: Path | None, run_id: str, other_run_id: str, as_json: bool) -> None:
+    """Where two runs part, and what each of them took.
+
+    They may have the same task and another model, or be a run and its fork.
+    """
+    backend = open_backend(home)
+    ids = [backend.complete_run_id(each) for each in (run_id, other_run_id)]
+    found = backend.client.compare_runs(*ids)
+    if as_json:
+        click.echo(json.dumps(found.model_dump(exclude={"object"})))
+        return
+    columns = [_format_side(backend.client.run(each)) for each in ids]
+    header = ("", *(each[:_ID_CHARS] for each in ids))
+    click.echo(render_table(zip(_COMPARED, *columns, strict=True), header, whole=(0,)))
+    if found.differs_at is None:
+        click.echo("\nno step differs")
+    else:
+        click.echo(f"\nstep {found.differs_at} is the first that differs:")
+        sides = zip(ids, (found.does, found.other_does), (found.calls, found.other_calls), strict=True)
+        for each, does, calls in sides:
+            click.echo(f"\n{each}  {strip_controls(does or 'does nothing more')}")
+            for call in calls:
+                click.echo(
+                    "\n".join(f"  {line}" for line in render_call(backend.client, each, call, lines_max=_CALL_LINES))
+                )
+
+
+_ID_CHARS = 16
+_CALL_LINES = 10
+"""Lines of the arguments and of the output of a call that are shown beside others."""
+_COMPARED = ("title", "status", "model", "steps", "took", "tokens", "cost")
+
+
+def _format_side(run: RunObject) -> tuple[str, ...]:
+    ended_at = run.finished_at or time.time()
+    return (
+        flatten_text(run.title or "-", TITLE_CHARS_MAX),
+        run.status.value.replace("_", " "),
+        flatten_text(run.model, 60),
+        str(run.iteration),
+        "-" if run.started_at is None else format_duration(max(0.0, ended_at - run.started_at)),
+        f"{run.usage['total_tokens']:,}" if run.usage else "-",
+        format_cost(run.estimated_cost_usd, run.cost_status),
+    )
 
 
 def read_prompt(path: Path) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, WithJsonSchema
+from pydantic import BaseModel, Field, SecretStr, WithJsonSchema
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.api.formats import NO_NUL
-from hermes_worker.core.errors import HermesError
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.features.mcp_servers.rows import (
     McpServerChanged,
@@ -40,30 +39,30 @@ from hermes_worker.store.engine.database import TextsInClear
 router = APIRouter(
     prefix="/v1/mcp-servers",
     tags=["mcp"],
-    route_class=JsonRoute,
-    dependencies=[needs(KeyScope.ADMIN)],
+    route_class=answer_errors(
+        {
+            McpServerNotFound: RouteRefusal(404, "mcp_server_not_found", "mcp_server", "{error}"),
+            McpServerInvalid: RouteRefusal(400, "mcp_server_invalid", "mcp_server", "{error}"),
+            McpRowsOff: RouteRefusal(409, "mcp_rows_off", "mcp_server", "{error}"),
+            McpOfferChanged: RouteRefusal(409, "mcp_offer_changed", "mcp_server", "{error}"),
+            McpServerChanged: RouteRefusal(409, "mcp_server_changed", "mcp_server", "{error}"),
+            McpServerExists: RouteRefusal(409, "mcp_server_exists", "mcp_server", "{error}"),
+            McpServersFull: RouteRefusal(409, "too_many_mcp_servers", "mcp_server", "{error}"),
+            TextsInClear: RouteRefusal(409, "texts_in_clear", "mcp_server", "{error}"),
+        },
+        JsonRoute,
+    ),
+    dependencies=[declare_scope(KeyScope.ADMIN)],
     responses=schema.declare_errors(503),
 )
 _NAME = r"^[a-z][a-z0-9-]{0,23}$"
 _ServerName = Annotated[str, Path(pattern=_NAME)]
 _Word = Annotated[str, Field(min_length=1, max_length=4_000, pattern=NO_NUL)]
 _TOKEN = {"type": "string", "pattern": f"^[ -~]{{1,{TOKEN_CHARS_MAX}}}$", "writeOnly": True}
-_CODES: dict[type[HermesError], tuple[int, str]] = {
-    McpServerNotFound: (404, "mcp_server_not_found"),
-    McpServerInvalid: (400, "mcp_server_invalid"),
-    McpRowsOff: (409, "mcp_rows_off"),
-    McpOfferChanged: (409, "mcp_offer_changed"),
-    McpServerChanged: (409, "mcp_server_changed"),
-    McpServerExists: (409, "mcp_server_exists"),
-    McpServersFull: (409, "too_many_mcp_servers"),
-    TextsInClear: (409, "texts_in_clear"),
-}
 
 
-class McpServerBody(BaseModel):
+class McpServerBody(BaseModel, extra="forbid", strict=True, hide_input_in_errors=True):
     """A server that is to be kept: one with an address, or one with a command that the operator allows."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
     name: str = Field(pattern=_NAME)
     url: str = Field("", max_length=2_000, pattern=NO_NUL, description="Its address; empty for one with a command.")
@@ -84,23 +83,24 @@ class McpServerBody(BaseModel):
     replace: bool = Field(False, description="Change the server of this name, if there is one.")
 
 
-class McpApprovalBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class McpApprovalBody(RequestBody):
     offer: str = Field(pattern=r"^[0-9a-f]{16}$", description="The offer that was looked at.")
 
 
 @router.get("")
 async def list_mcp_servers(context: Context, caller: Caller) -> McpServerList:
     """The MCP servers that the tenant keeps. None is asked."""
-    found = await context.call_store(_rows(context).list_of_tenant, caller.tenant)
-    return McpServerList(data=[build_mcp_server_view(row) for row in found])
+    found = await context.call_store(_open_rows(context).list_of_tenant, caller.tenant)
+    takes = context.client.settings.mcp.has_rows
+    return McpServerList(data=[build_mcp_server_view(row) for row in found], takes_servers=takes)
 
 
 @router.get("/{mcp_server}", responses=schema.declare_errors(404))
 async def get_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
     """An MCP server, with what it offered when it was last asked."""
-    return await _answer(context, lambda: build_mcp_server_view(_rows(context).require(caller.tenant, mcp_server)))
+    return await context.call_store(
+        lambda: build_mcp_server_view(_open_rows(context).require(caller.tenant, mcp_server))
+    )
 
 
 @router.post("", status_code=201, responses=schema.declare_errors(400, 409))
@@ -117,7 +117,9 @@ async def add_mcp_server(context: Context, caller: Caller, body: McpServerBody) 
         replaces=body.replace,
     )
     settings = context.client.settings.mcp
-    return await _answer(context, lambda: store_mcp_server(_rows(context), settings, caller.tenant, body.name, wanted))
+    return await context.call_store(
+        lambda: store_mcp_server(_open_rows(context), settings, caller.tenant, body.name, wanted)
+    )
 
 
 @router.post("/{mcp_server}/approve", responses=schema.declare_errors(404, 409))
@@ -127,8 +129,8 @@ async def approve_mcp_server_tools(
     """Approve all that the server offered when ``offer`` was looked at. Sessions that begin some seconds later have
     it. Idempotent."""
     settings = context.client.settings.mcp
-    return await _answer(
-        context, lambda: approve_mcp_server(_rows(context), settings, caller.tenant, mcp_server, body.offer)
+    return await context.call_store(
+        lambda: approve_mcp_server(_open_rows(context), settings, caller.tenant, mcp_server, body.offer)
     )
 
 
@@ -136,31 +138,18 @@ async def approve_mcp_server_tools(
 async def test_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerObject:
     """Have the server be asked at once what it offers; ``looked_at`` says when that was done."""
     settings = context.client.settings.mcp
-    return await _answer(context, lambda: ask_mcp_server_again(_rows(context), settings, caller.tenant, mcp_server))
+    return await context.call_store(
+        lambda: ask_mcp_server_again(_open_rows(context), settings, caller.tenant, mcp_server)
+    )
 
 
 @router.delete("/{mcp_server}", responses=schema.declare_errors(404))
 async def remove_mcp_server(context: Context, caller: Caller, mcp_server: _ServerName) -> McpServerRemoved:
     """Forget a server, with its token. Its processes are ended, and sessions that have its tools are told that they
     are gone."""
-    try:
-        await context.call_store(_rows(context).remove, caller.tenant, mcp_server)
-    except McpServerNotFound as error:
-        raise _build_error(error) from None
+    await context.call_store(_open_rows(context).remove, caller.tenant, mcp_server)
     return McpServerRemoved(name=mcp_server)
 
 
-async def _answer(context: ApiContext, work: Callable[[], McpServerObject]) -> McpServerObject:
-    try:
-        return await context.call_store(work)
-    except tuple(_CODES) as error:
-        raise _build_error(error) from None
-
-
-def _build_error(error: HermesError) -> ApiError:
-    status, code = _CODES[type(error)]
-    return ApiError(status, str(error), code=code, param="mcp_server")
-
-
-def _rows(context: ApiContext) -> McpServers:
+def _open_rows(context: ApiContext) -> McpServers:
     return McpServers(context.client.database)

@@ -19,7 +19,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.row_sources import format_source
 from hermes_worker.store.access.audit import Act, Facts, record_action
 from hermes_worker.store.access.principals import lock_tenant
-from hermes_worker.store.engine.database import Database, db_now, require_encryption
+from hermes_worker.store.engine.database import RowStore, db_now, require_encryption
 from hermes_worker.store.engine.prepared import fetch_row, fetch_views, select_view_columns
 from hermes_worker.store.resources import ResourceKind
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
@@ -92,10 +92,6 @@ class McpServerWithToken:
     token: str | None = field(repr=False)
 
 
-class _ServerToken(NamedTuple):
-    token: str | None
-
-
 class _DueServer(NamedTuple):
     tenant: str
     name: str
@@ -108,28 +104,23 @@ _WANTED = sa.select(
 )
 
 
-class McpServers:
+class McpServers(RowStore):
     """The MCP servers of one database's tenants. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # --- for people --------------------------------------------------------------------------------------------------
 
     def list_of_tenant(self, tenant: str) -> list[McpServerRow]:
         """List the servers of a tenant, by name."""
         wanted = _WANTED.where(mcp_servers.c.tenant == tenant).order_by(mcp_servers.c.name)
-        with self._database.read() as connection:
-            return fetch_views(connection.execute(wanted), McpServerRow)
+        return fetch_views(self.database.select(wanted), McpServerRow)
 
     def list_all(self) -> list[McpServerRow]:
         """List the servers of all tenants, by tenant and name; for operators."""
         wanted = _WANTED.order_by(mcp_servers.c.tenant, mcp_servers.c.name)
-        with self._database.read() as connection:
-            return fetch_views(connection.execute(wanted), McpServerRow)
+        return fetch_views(self.database.select(wanted), McpServerRow)
 
     def find(self, tenant: str, name: str) -> McpServerRow | None:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _find_row(connection, tenant, name)
 
     def require(self, tenant: str, name: str) -> McpServerRow:
@@ -145,13 +136,13 @@ class McpServers:
         """Insert a server, or change the one that was read as ``before``. Processes of its former command are ended.
         Raises ``McpServerChanged``, ``McpServersFull``, ``TextsInClear``, ``TenantNotFound``."""
         if new.token is not None:
-            require_encryption(self._database, "token")
+            require_encryption(self.database, "token")
         values: dict[str, object] = {"server": make_storable(new.server), "is_process": new.is_process}
         if not new.keeps_token:
             values["token"] = new.token
         if new.is_elsewhere:
             values |= {"offered": None, "problem": None, "looked_at": None}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if before is None:
                 self._insert(connection, tenant, name, values)
             else:
@@ -163,14 +154,14 @@ class McpServers:
 
     def approve(self, before: McpServerRow, server: str, *, facts: Facts) -> None:
         """Write the server with what is approved of it now, and restart its processes. Raises ``McpServerChanged``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _update_if_unchanged(connection, before, {"server": make_storable(server)})
             _end_processes(connection, before.tenant, before.name)
             record_action(connection, Act.MCP_SERVER_APPROVE, before.name, tenant=before.tenant, after=facts)
 
     def mark_due(self, tenant: str, name: str) -> None:
         """Make the server due for a poll now. Idempotent. Raises ``McpServerNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             asked = sa.update(mcp_servers).where(_is_server(tenant, name)).values(due_at=db_now())
             if connection.execute(asked).rowcount == 0:
                 raise _server_not_found(name)
@@ -178,7 +169,7 @@ class McpServers:
 
     def remove(self, tenant: str, name: str) -> None:
         """Delete a server, with its token, its tools and its processes. Raises ``McpServerNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if connection.execute(sa.delete(mcp_servers).where(_is_server(tenant, name))).rowcount == 0:
                 raise _server_not_found(name)
             _end_processes(connection, tenant, name)
@@ -204,28 +195,24 @@ class McpServers:
     def load_with_token(self, tenant: str, name: str) -> McpServerWithToken | None:
         """Load the server with its token, to be asked now; ``None`` when it is gone. Raises ``KeyMissing``,
         ``TextTampered``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             row = _find_row(connection, tenant, name)
             if row is None:
                 return None
-            token = fetch_row(
-                connection.execute(sa.select(mcp_servers.c.token).where(_is_server(tenant, name))), _ServerToken
-            )
-        return McpServerWithToken(row=row, token=None if token is None else token.token)
+            token = connection.execute(sa.select(mcp_servers.c.token).where(_is_server(tenant, name))).scalar()
+        return McpServerWithToken(row=row, token=token)
 
     def claim_due(self, *, is_process: bool) -> tuple[str, str] | None:
         """Claim the server that is due the longest. Returns its tenant and name; no other process gets it for
         ``TAKEN_S`` seconds unless a person makes it due again. ``None`` when none is due."""
         due = (mcp_servers.c.is_process == sa.literal(is_process)) & (mcp_servers.c.due_at <= db_now())
         wanted = sa.select(mcp_servers.c.tenant, mcp_servers.c.name, mcp_servers.c.due_at).where(due)
-        with self._database.read() as connection:
-            row = fetch_row(connection.execute(wanted.order_by(mcp_servers.c.due_at).limit(1)), _DueServer)
+        row = fetch_row(self.database.select(wanted.order_by(mcp_servers.c.due_at).limit(1)), _DueServer)
         if row is None:
             return None
-        with self._database.statement() as connection:
-            mine = _is_server(row.tenant, row.name) & (mcp_servers.c.due_at == row.due_at)
-            taken = connection.execute(sa.update(mcp_servers).where(mine).values(due_at=db_now() + TAKEN_S))
-        return (row.tenant, row.name) if taken.rowcount == 1 else None
+        mine = _is_server(row.tenant, row.name) & (mcp_servers.c.due_at == row.due_at)
+        taken = self.database.execute(sa.update(mcp_servers).where(mine).values(due_at=db_now() + TAKEN_S))
+        return (row.tenant, row.name) if taken == 1 else None
 
     def record_offer(
         self, row: McpServerRow, *, offered: str, server: str, definitions: Sequence[str], again_s: float
@@ -233,7 +220,7 @@ class McpServers:
         """Write what a server offers now; ``definitions`` are those that sessions may have. Returns False when a person
         changed the server meanwhile. Idempotent."""
         values = {"offered": make_storable(offered), "server": make_storable(server), "problem": None}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if not _record_poll(connection, row, values, again_s):
                 return False
             write_source(connection, format_source(row.name), definitions, tenant=row.tenant)
@@ -242,7 +229,7 @@ class McpServers:
     def record_problem(self, row: McpServerRow, problem: str, *, again_s: float) -> bool:
         """Write why a server could not be asked; its tools stay available to sessions. Returns False when a person
         changed the server meanwhile."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return _record_poll(connection, row, {"problem": make_storable(problem)[:PROBLEM_CHARS_MAX]}, again_s)
 
 

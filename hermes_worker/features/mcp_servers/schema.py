@@ -67,7 +67,10 @@ class McpServerObject(Resource):
 
 
 class McpServerList(ListOf[McpServerObject]):
-    """By name."""
+    """MCP servers by name."""
+
+    takes_servers: bool = False
+    """Tenants may keep servers here: the setting ``mcp.rows`` is on."""
 
 
 class McpServerRemoved(Resource):

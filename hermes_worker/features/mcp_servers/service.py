@@ -64,7 +64,7 @@ def store_mcp_server(
 ) -> McpServerObject:
     """Keep a server, or change the one of its name if it may. Nothing of it is offered before it was asked and
     approved; what was approved stays approved where the address or command stays. Raises ``McpServerExists``,
-    ``McpRowsOff``, ``McpServerInvalid``, and what ``McpServers.keep`` raises."""
+    ``McpRowsOff``, ``McpServerInvalid``, and what ``McpServers.write_server`` raises."""
     require_rows(settings)
     server = _build_server(settings, name, wanted)
     before = rows.find(tenant, name)
@@ -156,7 +156,7 @@ def build_mcp_server_view(row: McpServerRow) -> McpServerObject:
     return McpServerObject(
         name=row.name,
         toolset=format_source(row.name),
-        state=_state(row, is_waiting=bool(waiting)),
+        state=_classify_state(row, is_waiting=bool(waiting)),
         url=server.url or None,
         command=list(server.command),
         token_as=server.token_as,
@@ -175,7 +175,7 @@ def build_mcp_server_view(row: McpServerRow) -> McpServerObject:
     )
 
 
-def _state(row: McpServerRow, *, is_waiting: bool) -> Literal["unasked", "failing", "waiting", "ready"]:
+def _classify_state(row: McpServerRow, *, is_waiting: bool) -> Literal["unasked", "failing", "waiting", "ready"]:
     if row.problem is not None:
         return "failing"
     if row.offered is None:

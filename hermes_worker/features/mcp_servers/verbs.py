@@ -15,13 +15,13 @@ import click
 
 from hermes_worker import plugins
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.mcp_logins import ServerCredentials, SignInChoices, has_login, open_credentials, sign_in_person
-from hermes_worker.cli.options import TEXT, chosen_tenant, common, load_settings, of_tenant, reachable
+from hermes_worker.cli.options import TEXT, common, get_chosen_tenant, load_settings, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.server import find_chosen_server
 from hermes_worker.core.errors import ConfigurationError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.tool_schemas import LeftOutTool
 from hermes_worker.features.mcp_servers.service import TOKEN_CHARS_MAX
@@ -36,8 +36,8 @@ from hermes_worker.mcp.servers import (
     find_unapproved,
     load_servers,
     make_server,
-    token_variable,
-    tool_names,
+    name_token_variable,
+    name_tools,
     write_servers,
 )
 from hermes_worker.safety.threats import ThreatScope, scan_text
@@ -95,7 +95,9 @@ def add(home: Path | None, name: str, where: tuple[str, ...], yes: bool, is_row:
         _approve_row(client, _wait_for_look(client, name, _keep_row(client, name, where, chosen)), is_sure=yes)
         return
     if chosen["token_file"] is not None or chosen["replaces"]:
-        raise ConfigurationError(f"--replace and --token-file are for rows; a token is set as {token_variable(name)}")
+        raise ConfigurationError(
+            f"--replace and --token-file are for rows; a token is set as {name_token_variable(name)}"
+        )
     settings = load_settings(home, uses_extensions=False)
     check_name(name)
     servers = load_servers(settings.home)
@@ -161,7 +163,7 @@ def _build_server(where: tuple[str, ...], chosen: Mapping[str, Any]) -> McpServe
         raise ConfigurationError("--env takes NAME=VALUE")
     if secret := next((first for first, _, value in pairs if is_secret(first, value)), None):
         raise ConfigurationError(
-            f"{secret} sounds like a secret, and this file holds none: set {token_variable('NAME')} and --token-as"
+            f"{secret} sounds like a secret, and this file holds none: set {name_token_variable('NAME')} and --token-as"
         )
     return make_server(
         command=where,
@@ -213,16 +215,15 @@ def list_servers(home: Path | None, is_row: bool, as_json: bool) -> None:
         return
     settings = load_settings(home, uses_extensions=False)
     servers = load_servers(settings.home)
-    if as_json:
-        for name, server in sorted(servers.items()):
-            click.echo(json.dumps({"name": name, **server.model_dump(mode="json")}))
-    elif servers:
-        rows = [(name, *_format_row(settings, name, server)) for name, server in sorted(servers.items())]
-        click.echo(
-            render_table(rows, ("SERVER", "TOOLS", "PROTOCOL", "TOKEN", "TRUSTED", "ADDRESS"), ids=(0,), whole=(5,))
-        )
-    else:
-        click.echo("no MCP servers; add one with: hermes-worker mcp add NAME URL", err=True)
+    print_entries(
+        sorted(servers.items()),
+        ("SERVER", "TOOLS", "PROTOCOL", "TOKEN", "TRUSTED", "ADDRESS"),
+        lambda named: (named[0], *_format_row(settings, *named)),
+        document=(lambda named: {"name": named[0], **named[1].model_dump(mode="json")}) if as_json else None,
+        empty="no MCP servers; add one with: hermes-worker mcp add NAME URL",
+        ids=(0,),
+        whole=(5,),
+    )
 
 
 @mcp.command()
@@ -322,7 +323,7 @@ def _require_server(settings: Settings, name: str) -> McpServer:
 
 
 def _find_token(settings: Settings, name: str) -> str | None:
-    return settings.variables.get(token_variable(name), "").strip() or None
+    return settings.variables.get(name_token_variable(name), "").strip() or None
 
 
 def _format_row(settings: Settings, name: str, server: McpServer) -> tuple[str, ...]:
@@ -334,11 +335,11 @@ def _format_row(settings: Settings, name: str, server: McpServer) -> tuple[str, 
 
 def _show(name: str, tools: Sequence[Mapping[str, Any]]) -> None:
     """Print all that a model would read, without anything that moves the cursor of a terminal."""
-    names = tool_names(name, [str(one["name"]) for one in tools])
+    names = name_tools(name, [str(one["name"]) for one in tools])
     for one in tools:
         description = str(one.get("description") or "")
         click.echo(f"{names[one['name']]}: {flatten_text(description, DEFINITION_CHARS_MAX)}")
-        click.echo(f"  arguments: {flatten_text(canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
+        click.echo(f"  arguments: {flatten_text(dump_canonical_json(one['inputSchema']), DEFINITION_CHARS_MAX)}")
         if threats := scan_text(json.dumps(one, ensure_ascii=False), ThreatScope.STRICT):
             click.echo(f"  warning: it looks like an attempt to take over ({', '.join(threats)})")
 
@@ -369,7 +370,7 @@ def _require_sure(name: str, tools: int, *, is_sure: bool) -> None:
 
 def _is_about_rows(is_row: bool) -> bool:
     """Whether a verb concerns rows: it says so, or names a server or a tenant, which have no ``mcp.json``."""
-    return is_row or find_chosen_server() is not None or chosen_tenant() != DEFAULT_TENANT
+    return is_row or find_chosen_server() is not None or get_chosen_tenant() != DEFAULT_TENANT
 
 
 def _wait_for_look(client: HermesClient, name: str, before: float | None) -> McpServerObject:
@@ -391,14 +392,15 @@ def _wait_for_look(client: HermesClient, name: str, before: float | None) -> Mcp
 
 def _print_rows(client: HermesClient, *, as_json: bool) -> None:
     """Print the servers. Asks none of them."""
-    found = client.mcp_servers()
-    if as_json:
-        for one in found:
-            click.echo(json.dumps({name: one[name] for name in _LISTED} | {"waiting": one.waiting}))
-    elif found:
-        click.echo(render_table([_format_kept_row(one) for one in found], _TITLES, ids=(0,), whole=(5,)))
-    else:
-        click.echo("no MCP servers in rows; add one with: hermes-worker mcp add NAME URL --row", err=True)
+    print_entries(
+        client.mcp_servers(),
+        _TITLES,
+        _format_kept_row,
+        document=(lambda one: {**{name: one[name] for name in _LISTED}, "waiting": one.waiting}) if as_json else None,
+        empty="no MCP servers in rows; add one with: hermes-worker mcp add NAME URL --row",
+        ids=(0,),
+        whole=(5,),
+    )
 
 
 def _format_kept_row(one: McpServerObject) -> tuple[str, ...]:

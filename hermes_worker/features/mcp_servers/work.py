@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from hermes_worker.agent.source_tools import build_definitions
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.agent.tools.sources import ToolGone
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.row_sources import format_source, format_source_with_tenant, parse_source
 from hermes_worker.extension import ToolSpec
@@ -81,9 +81,9 @@ class RowSource:
     def call(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Call a tool of the tenant's server. Raises ``ToolGone``, ``UnavailableError``."""
         try:
-            source = self._source_of_tenant(context.origin.tenant)
+            source = self._build_tenant_source(context.origin.tenant)
         except TextTampered as error:
-            return error_result(f"the server's row cannot be read: {error}; nothing was done")
+            return build_error_result(f"the server's row cannot be read: {error}; nothing was done")
         return source.call(name, arguments, context)
 
     def cancel_task(self, task: RemoteTask) -> None:
@@ -91,9 +91,9 @@ class RowSource:
         ``TextTampered``.
         """
         assert self._tenant is not None  # of every task that ``call`` began
-        self._source_of_tenant(self._tenant).cancel_task(task)
+        self._build_tenant_source(self._tenant).cancel_task(task)
 
-    def _source_of_tenant(self, tenant: str) -> McpSource:
+    def _build_tenant_source(self, tenant: str) -> McpSource:
         held = self._servers.rows.load_with_token(tenant, self._name)
         if held is None:
             raise ToolGone("its server was removed")
@@ -203,7 +203,7 @@ class ServerLister:
             brief = server.model_copy(update={"timeout_s": min(server.timeout_s, LOOK_S)})
             spoke, offered = self._ask(held, brief)
             kept = extract_told_parts(offered)
-            if len(kept_text := canonical_json(kept)) > KEPT_CHARS_MAX:
+            if len(kept_text := dump_canonical_json(kept)) > KEPT_CHARS_MAX:
                 raise McpError(f"the definitions of its tools have more than {KEPT_CHARS_MAX:,} characters")
             found = build_source(held, UrlPolicy()).filter_approved(offered)
             definitions, untaken = build_definitions(format_source(row.name), found, self._taken)

@@ -23,7 +23,7 @@ from hermes_worker.core.priority import Priority
 from hermes_worker.core.run import STATE_VERSION, Halt, RunStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.features.memory.review_rules import KEEPING, ReviewTopic, SinceKept
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows
 from hermes_worker.store.rows import OWN_BUDGET, Hint, build_insert_ignoring, make_storable, store_blob
 from hermes_worker.store.runs import continuations as background
@@ -92,15 +92,12 @@ def derive_review_id(run_id: str) -> str:
     return f"run_{hashlib.sha256(f'review:{run_id}'.encode()).hexdigest()[:32]}"
 
 
-class Reviews:
+class Reviews(RowStore):
     """The reviews in one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def count_since_kept(self, session_pk: int, topic: ReviewTopic) -> SinceKept:
         """Count what happened in a session since something of ``topic`` was kept, or since it was reviewed for that."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             last = max(
                 _find_last_reviewed(connection, session_pk, topic), _find_last_kept(connection, session_pk, topic)
             )
@@ -121,15 +118,14 @@ class Reviews:
             .order_by(messages.c.seq.desc())
             .limit(_ROWS_MAX)
         )
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(wanted), _RecordRow)
+        rows = fetch_rows(self.database.select(wanted), _RecordRow)
         found = [Message(seq=row.seq, role=Role(row.role), body=row.body) for row in reversed(rows)]
         return [message for message in found if not is_compaction(message)]
 
     def begin(self, run_pk: int, new: NewReview) -> list[Hint]:
         """Insert the review after a run, and begin it. Returns the hints to send. Does nothing when it was made before,
         or when the run was stopped, paused, deleted or is being erased meanwhile. Idempotent."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if connection.execute(sa.select(runs.c.pk).where(runs.c.pk == run_pk)).first() is None:
                 return []
             root_pk = background.lock_chain(connection, run_pk)

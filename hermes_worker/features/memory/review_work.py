@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hermes_worker import __version__
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.titles import describe_cause
@@ -32,7 +32,7 @@ from hermes_worker.features.skills.change_rules import SkillPolicy, SkillWrites
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import IterationClaim, SessionContext
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +65,25 @@ class ReviewStarter:
         loaded = claim.loaded
         if loaded.depth or loaded.root_pk != loaded.pk:
             return []
-        offered = self._topics_with_tools(tool_names(session.tools))
+        offered = self._select_topics_with_tools(read_tool_names(session.tools))
         if not offered:
             return []
         since = {topic: self.rows.count_since_kept(loaded.session_pk, topic) for topic in offered}
         due = [topic for topic in offered if self.policy.is_due(topic, since[topic])]
-        due = self._topics_allowed(due, self.writers_of(claim.run_id)) if due else due
+        due = self._select_allowed_topics(due, self.writers_of(claim.run_id)) if due else due
         if not due:
             return []
         said = self.rows.list_messages(loaded.session_pk, min(since[topic].run_pk for topic in due))
         record = render_record(said)
         return self.rows.begin(loaded.pk, self._build_review(claim, session, due, record)) if record else []
 
-    def _topics_with_tools(self, names: Collection[str]) -> list[ReviewTopic]:
+    def _select_topics_with_tools(self, names: Collection[str]) -> list[ReviewTopic]:
         """The topics for which the session has the tools."""
         return [topic for topic in ReviewTopic if topic in self.policy.topics and KEEPING[topic] in names]
 
-    def _topics_allowed(self, topics: Collection[ReviewTopic], asking: Collection[MemoryWriter]) -> list[ReviewTopic]:
+    def _select_allowed_topics(
+        self, topics: Collection[ReviewTopic], asking: Collection[MemoryWriter]
+    ) -> list[ReviewTopic]:
         """The topics about which runs of this kind may keep something."""
         writers = {
             ReviewTopic.MEMORY: self.memory.writers if self.memory.targets else frozenset(),
@@ -115,11 +117,11 @@ class ReviewStarter:
             overridden_by=asked.overridden_by,
         )
         prompt = build_review_prompt(
-            topics, self._memory_blocks(session.tenant) if ReviewTopic.MEMORY in topics else ()
+            topics, self._render_memory_blocks(session.tenant) if ReviewTopic.MEMORY in topics else ()
         )
-        return NewReview(spec=spec, system_prompt=prompt, tools=canonical_json(kept))
+        return NewReview(spec=spec, system_prompt=prompt, tools=dump_canonical_json(kept))
 
-    def _memory_blocks(self, tenant: str) -> list[str]:
+    def _render_memory_blocks(self, tenant: str) -> list[str]:
         standing = self.memories.load_entries(tenant, self.memory.profile)
         return [
             render_memory_block([entry.content for entry in standing[target]], target, self.memory.build_rules(target))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.features.memory.build import build_memory_policy
 from hermes_worker.features.memory.rows import (
@@ -51,8 +51,15 @@ from hermes_worker.features.memory.schema import (
 router = APIRouter(
     prefix="/v1/memory",
     tags=["memory"],
-    route_class=JsonRoute,
-    dependencies=[needs(KeyScope.MEMORY)],
+    route_class=answer_errors(
+        {
+            MemoryNotFound: RouteRefusal(404, "memory_not_found"),
+            MemoryVersionStands: RouteRefusal(409, "version_stands"),
+            MemoryRefused: lambda refused: MemoryConflict(refused),
+        },
+        JsonRoute,
+    ),
+    dependencies=[declare_scope(KeyScope.MEMORY)],
     responses=schema.declare_errors(400, 503),
 )
 
@@ -65,11 +72,9 @@ _Target = Annotated[Literal["memory", "user"], Path(description="The agent's own
 _EntryId = Annotated[str, Field(pattern=r"^mem_[0-9a-f]{12}$")]
 
 
-class OperationBody(BaseModel):
+class OperationBody(BaseModel, extra="forbid"):
     """One wish. An entry is meant by a piece of its text or by its id, and then only in ``version`` where that is
     given."""
-
-    model_config = ConfigDict(extra="forbid")
 
     action: Literal["add", "replace", "remove"]
     content: str | None = Field(default=None, max_length=_CHARS_MAX)
@@ -78,35 +83,27 @@ class OperationBody(BaseModel):
     version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1), schema.WHOLE] | None = None
 
 
-class ChangeBody(BaseModel):
+class ChangeBody(BaseModel, extra="forbid"):
     """A change: all of it is made, or nothing."""
-
-    model_config = ConfigDict(extra="forbid")
 
     operations: list[OperationBody] = Field(min_length=1, max_length=OPERATIONS_MAX)
 
 
-class UndoBody(BaseModel):
+class UndoBody(BaseModel, extra="forbid"):
     """Which entry to undo."""
-
-    model_config = ConfigDict(extra="forbid")
 
     entry_id: _EntryId | None = Field(default=None, description="Default: the entry that was changed last.")
 
 
-class SettleBody(BaseModel):
+class SettleBody(BaseModel, extra="forbid"):
     """A person's decision about a staged change."""
-
-    model_config = ConfigDict(extra="forbid")
 
     staged_id: str = Field(pattern=r"^mst_[0-9a-f]{12}$")
     approve: bool = Field(strict=True)
 
 
-class RedactBody(BaseModel):
+class RedactBody(BaseModel, extra="forbid"):
     """The past version to redact."""
-
-    model_config = ConfigDict(extra="forbid")
 
     entry_id: _EntryId
     version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1), schema.WHOLE]
@@ -115,12 +112,12 @@ class RedactBody(BaseModel):
 @router.get("")
 async def show_memory(context: Context, caller: Caller, profile: _Profile = None) -> MemoryObject:
     """Both memories of the tenant as they stand, with who wrote what, and the changes that wait for a person."""
-    policy = await _policy(context, caller)
-    views = await context.call_store(_memories(context).list_current, caller.tenant, profile or policy.profile)
+    policy = await _read_policy(context, caller)
+    views = await context.call_store(_open_memories(context).list_current, caller.tenant, profile or policy.profile)
     return MemoryObject(
         profile=profile or policy.profile,
-        memory=_one(views, MemoryTarget.MEMORY, policy),
-        user=_one(views, MemoryTarget.USER, policy),
+        memory=_build_memory(views, MemoryTarget.MEMORY, policy),
+        user=_build_memory(views, MemoryTarget.USER, policy),
         staged=[_build_staged(view) for view in views if view.state == "staged"],
     )
 
@@ -132,11 +129,8 @@ async def change_memory(
     """Add, replace and remove entries, all together or nothing. A change that was made for what has changed meanwhile,
     and one that would be too much, is refused with what stands there (409, ``current_entries``)."""
     place, rules, author = await _resolve_memory(context, caller, target, profile)
-    try:
-        operations = parse_operations([one.model_dump(exclude_none=True) for one in body.operations])
-        changed = await context.call_store(_memories(context).change, place, operations, rules, author)
-    except MemoryRefused as refused:
-        raise _build_conflict(refused) from None
+    operations = parse_operations([one.model_dump(exclude_none=True) for one in body.operations])
+    changed = await context.call_store(_open_memories(context).change, place, operations, rules, author)
     return _build_changed(changed, target, rules)
 
 
@@ -146,12 +140,7 @@ async def undo_memory(
 ) -> MemoryChangedObject:
     """Have an entry be what it was before its last change. Undoing that does it again."""
     place, rules, author = await _resolve_memory(context, caller, target, profile)
-    try:
-        changed = await context.call_store(_memories(context).undo, place, rules, author, entry_id=body.entry_id)
-    except MemoryRefused as refused:
-        raise _build_conflict(refused) from None
-    except MemoryNotFound as error:
-        raise _not_found(error) from None
+    changed = await context.call_store(_open_memories(context).undo, place, rules, author, entry_id=body.entry_id)
     return _build_changed(changed, target, rules)
 
 
@@ -159,29 +148,19 @@ async def undo_memory(
 async def settle_memory(context: Context, caller: Caller, target: _Target, body: SettleBody) -> MemoryChangedObject:
     """Make a change that waits for a person, or drop it."""
     _, rules, author = await _resolve_memory(context, caller, target, None)
-    policy = await _policy(context, caller)
-    settle = _memories(context).settle_staged
-    try:
-        changed = await context.call_store(
-            settle, caller.tenant, body.staged_id, policy.build_rules, author, approves=body.approve
-        )
-    except MemoryRefused as refused:
-        raise _build_conflict(refused) from None
-    except MemoryNotFound as error:
-        raise _not_found(error) from None
+    policy = await _read_policy(context, caller)
+    settle = _open_memories(context).settle_staged
+    changed = await context.call_store(
+        settle, caller.tenant, body.staged_id, policy.build_rules, author, approves=body.approve
+    )
     return _build_changed(changed, target, rules)
 
 
 @router.post("/{target}/redact", responses=schema.declare_errors(404, 409))
 async def redact_memory(context: Context, caller: Caller, target: _Target, body: RedactBody) -> MemoryVersionObject:
     """Redact the text of a past version. That it existed, who wrote it and when, stays."""
-    try:
-        view = await context.call_store(_memories(context).redact, caller.tenant, body.entry_id, body.version)
-    except MemoryNotFound as error:
-        raise _not_found(error) from None
-    except MemoryVersionStands as error:
-        raise ApiError(409, f"{error}.", code="version_stands") from None
-    return _version(view)
+    view = await context.call_store(_open_memories(context).redact, caller.tenant, body.entry_id, body.version)
+    return _build_version(view)
 
 
 @router.get("/{target}/history")
@@ -196,16 +175,16 @@ async def memory_history(
 ) -> MemoryVersionList:
     """The versions of a memory, newest first, with who wrote each."""
     place = (await _resolve_memory(context, caller, target, profile))[0]
-    history = _memories(context).list_versions
+    history = _open_memories(context).list_versions
     found = await context.call_store(history, place, entry_id=entry_id, before=behind, limit=limit)
-    return MemoryVersionList(data=[_version(view) for view in found])
+    return MemoryVersionList(data=[_build_version(view) for view in found])
 
 
-def _memories(context: ApiContext) -> Memories:
+def _open_memories(context: ApiContext) -> Memories:
     return Memories(context.client.database)
 
 
-async def _policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
+async def _read_policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
     """Read the memory policy of the caller's tenant, as it is now."""
     chosen = await context.call_store(context.client.live_settings.choose_settings, caller.tenant)
     return build_memory_policy(chosen.settings)
@@ -214,15 +193,15 @@ async def _policy(context: ApiContext, caller: Principal) -> MemoryPolicy:
 async def _resolve_memory(
     context: ApiContext, caller: Principal, target: str, profile: str | None
 ) -> tuple[MemoryKey, MemoryRules, MemoryAuthor]:
-    policy = await _policy(context, caller)
+    policy = await _read_policy(context, caller)
     place = MemoryKey(tenant=caller.tenant, profile=profile or policy.profile, target=MemoryTarget(target))
     return place, policy.build_rules(place.target), MemoryAuthor(name=caller.display_name)
 
 
-def _one(views: Sequence[MemoryView], target: MemoryTarget, policy: MemoryPolicy) -> OneMemory:
+def _build_memory(views: Sequence[MemoryView], target: MemoryTarget, policy: MemoryPolicy) -> OneMemory:
     found = [view for view in views if view.target == target and view.state == "current"]
     return OneMemory(
-        entries=[_version(view) for view in found],
+        entries=[_build_version(view) for view in found],
         chars=count_chars([view.content or "" for view in found]),
         limit=policy.limits[target],
     )
@@ -240,11 +219,11 @@ def _build_staged(view: MemoryView) -> StagedObject:
     )
 
 
-def _version(view: MemoryView) -> MemoryVersionObject:
+def _build_version(view: MemoryView) -> MemoryVersionObject:
     return MemoryVersionObject.model_validate(dict(zip(MemoryView._fields, view, strict=True)))
 
 
-def _entry(entry: MemoryEntry) -> MemoryEntryObject:
+def _build_entry(entry: MemoryEntry) -> MemoryEntryObject:
     return MemoryEntryObject(entry_id=entry.entry_id, version=entry.version, content=entry.content)
 
 
@@ -253,7 +232,7 @@ def _build_changed(changed: MemoryChangeOutcome, target: str, rules: MemoryRules
         target=target,
         message=changed.message,
         changed=[ChangedEntry(entry_id=entry_id, version=version) for entry_id, version in changed.changed],
-        entries=[_entry(entry) for entry in changed.entries],
+        entries=[_build_entry(entry) for entry in changed.entries],
         usage=format_usage([entry.content for entry in changed.entries], rules.limit),
     )
 
@@ -263,15 +242,11 @@ class MemoryConflict(ApiError):
 
     def __init__(self, refused: MemoryRefused) -> None:
         super().__init__(409, str(refused), code=f"memory_{refused.kind.value}", param="operations")
-        self._entries = [_entry(entry).model_dump() for entry in refused.entries]
+        self._entries = [_build_entry(entry).model_dump() for entry in refused.entries]
 
     @property
     def document(self) -> dict[str, Any]:
         return {**super().document, "current_entries": self._entries}
-
-
-def _build_conflict(refused: MemoryRefused) -> ApiError:
-    return MemoryConflict(refused)
 
 
 def _not_found(error: MemoryNotFound) -> ApiError:

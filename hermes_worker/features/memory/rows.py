@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.features.memory.rules import (
     EntryChange,
     MemoryAction,
@@ -36,7 +36,7 @@ from hermes_worker.features.memory.rules import (
     parse_operations,
 )
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import make_storable
 from hermes_worker.store.tables import memory_versions
@@ -94,31 +94,27 @@ _ROW = sa.select(*select_columns(memory_versions, _VersionRow))
 
 def load_entries(connection: Connection, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
     """Load both memories of a profile, in one statement."""
-    theirs = _in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
+    theirs = _is_in_profile(tenant, profile) & (memory_versions.c.state == _CURRENT)
     wanted = _ROW.where(theirs, memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
     rows = fetch_rows(connection.execute(wanted), _VersionRow)
     return {target: tuple(_to_entry(row) for row in rows if row.target == target) for target in MemoryTarget}
 
 
-class Memories:
+class Memories(RowStore):
     """The memories of one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # --- reading ---
 
     def load_entries(self, tenant: str, profile: str) -> Mapping[MemoryTarget, tuple[MemoryEntry, ...]]:
         """Load both memories of a profile, in one statement."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return load_entries(connection, tenant, profile)
 
     def list_current(self, tenant: str, profile: str) -> list[MemoryView]:
         """List the current entries of both memories, and the changes that wait for a person, each with its author and
         time."""
-        wanted = _VIEW.where(_in_profile(tenant, profile), memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(wanted), MemoryView)
+        wanted = _VIEW.where(_is_in_profile(tenant, profile), memory_versions.c.past_at.is_(None)).order_by(*_ORDER)
+        return fetch_rows(self.database.select(wanted), MemoryView)
 
     def list_versions(
         self,
@@ -135,8 +131,7 @@ class Memories:
             wanted = wanted.where(memory_versions.c.entry_id == entry_id)
         if before is not None:
             wanted = wanted.where(memory_versions.c.pk < before)
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(wanted), MemoryView)
+        return fetch_rows(self.database.select(wanted), MemoryView)
 
     # --- changing ---
 
@@ -145,7 +140,7 @@ class Memories:
     ) -> MemoryChangeOutcome:
         """Apply all of ``operations`` or none. Idempotent for an author with a ``call_key``. Raises
         ``MemoryRefused``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _lock_memory(connection, place)
             if (known := _find_earlier_change(connection, place, author)) is not None:
                 return known
@@ -162,7 +157,7 @@ class Memories:
     ) -> MemoryChangeOutcome:
         """Store a change for a person's decision, if it could be made now. Idempotent for an author with a
         ``call_key``. Raises ``MemoryRefused``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _lock_memory(connection, place)
             if (known := _find_earlier_change(connection, place, author)) is not None:
                 return known
@@ -184,7 +179,7 @@ class Memories:
                     "position": 0,
                     "state": _STAGED,
                     "act": _PROPOSE,
-                    "content": canonical_json([one.build_document() for one in kept]),
+                    "content": dump_canonical_json([one.build_document() for one in kept]),
                     "past_at": None,
                 },
                 ordinal=0,
@@ -202,7 +197,7 @@ class Memories:
     ) -> MemoryChangeOutcome:
         """Make a staged change, or drop it. A change that cannot be made any more stays staged. Raises
         ``MemoryNotFound``, ``MemoryRefused``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             this = sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.entry_id == staged_id)
             this = sa.and_(this, memory_versions.c.state == _STAGED)
             found = connection.execute(
@@ -213,7 +208,10 @@ class Memories:
             place = MemoryKey(tenant=tenant, profile=found[0], target=MemoryTarget(found[1]))
             _lock_memory(connection, place)
             ended = _APPROVED if approves else _DECLINED
-            if connection.execute(sa.update(memory_versions).where(this).values(**_past_columns(ended))).rowcount == 0:
+            if (
+                connection.execute(sa.update(memory_versions).where(this).values(**_build_past_columns(ended))).rowcount
+                == 0
+            ):
                 raise MemoryNotFound(f"the staged change {staged_id!r} was settled by somebody else")
             rows = _load_rows(connection, place)
             made: tuple[tuple[str, int], ...] = ()
@@ -233,7 +231,7 @@ class Memories:
     ) -> MemoryChangeOutcome:
         """Restore an entry to what it was before its last change: ``entry_id``, or the entry that was changed last.
         Undoing that does it again. Raises ``MemoryNotFound``, ``MemoryRefused``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _lock_memory(connection, place)
             last, before = self._load_last_two(connection, place, entry_id)
             rows = _load_rows(connection, place)
@@ -256,7 +254,7 @@ class Memories:
             position = self._find_position(connection, last)
             _end_current(connection, last.entry_id)
             values = {"entry_id": last.entry_id, "version": last.version + 1, "position": position, "act": "undo"}
-            _insert(connection, place, author, {**values, **_version_columns(content)}, ordinal=0)
+            _insert(connection, place, author, {**values, **_build_version_columns(content)}, ordinal=0)
             _record_change(connection, Act.MEMORY_UNDO, place, made)
             entries = tuple(map(_to_entry, _load_rows(connection, place)))
             return MemoryChangeOutcome(entries=entries, message=f"{last.entry_id} is what it was.", changed=made)
@@ -265,7 +263,7 @@ class Memories:
         """Empty the text of a past version. Idempotent. Raises ``MemoryNotFound``, ``MemoryVersionStands``."""
         this = sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.entry_id == entry_id)
         this = sa.and_(this, memory_versions.c.version == version)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             found = fetch_row(connection.execute(_VIEW.where(this).with_for_update()), MemoryView)
             if found is None:
                 raise MemoryNotFound(f"there is no version {version} of {entry_id[:40]!r}")
@@ -303,12 +301,12 @@ class Memories:
 _ORDER = (memory_versions.c.target, memory_versions.c.position, memory_versions.c.pk)
 
 
-def _in_profile(tenant: str, profile: str) -> sa.ColumnElement[bool]:
+def _is_in_profile(tenant: str, profile: str) -> sa.ColumnElement[bool]:
     return sa.and_(memory_versions.c.tenant == tenant, memory_versions.c.profile == profile)
 
 
 def _is_in_memory(place: MemoryKey) -> sa.ColumnElement[bool]:
-    return sa.and_(_in_profile(place.tenant, place.profile), memory_versions.c.target == place.target.value)
+    return sa.and_(_is_in_profile(place.tenant, place.profile), memory_versions.c.target == place.target.value)
 
 
 def _lock_memory(connection: Connection, place: MemoryKey) -> None:
@@ -375,25 +373,25 @@ def _insert_versions(
             entry_id, version = change.entry.entry_id, change.entry.version + 1
             position, act = positions[entry_id], "remove" if change.content is None else "replace"
         values = {"entry_id": entry_id, "version": version, "position": position, "act": act}
-        _insert(connection, place, author, {**values, **_version_columns(change.content)}, ordinal=ordinal)
+        _insert(connection, place, author, {**values, **_build_version_columns(change.content)}, ordinal=ordinal)
         made.append((entry_id, version))
     return tuple(made)
 
 
-def _version_columns(content: str | None) -> dict[str, object]:
+def _build_version_columns(content: str | None) -> dict[str, object]:
     """The columns of a new version, by its content."""
     if content is None:
         return {"content": None, "state": _PAST, "past_at": db_now()}
     return {"content": content, "state": _CURRENT, "past_at": None}
 
 
-def _past_columns(state: str) -> dict[str, object]:
+def _build_past_columns(state: str) -> dict[str, object]:
     return {"state": state, "past_at": db_now()}
 
 
 def _end_current(connection: Connection, entry_id: str) -> None:
     current = sa.and_(memory_versions.c.entry_id == entry_id, memory_versions.c.state == _CURRENT)
-    connection.execute(sa.update(memory_versions).where(current).values(**_past_columns(_PAST)))
+    connection.execute(sa.update(memory_versions).where(current).values(**_build_past_columns(_PAST)))
 
 
 def _insert(

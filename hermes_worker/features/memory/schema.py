@@ -57,7 +57,7 @@ class OneMemory(Resource):
 
     entries: list[MemoryVersionObject]
     chars: int
-    """Of all entries together, with the delimiters between them."""
+    """Characters of all entries together, with the delimiters between them."""
     limit: int
 
 
@@ -79,14 +79,14 @@ class ChangedEntry(Resource):
 
 
 class MemoryChangedObject(Resource):
-    """What a change came to."""
+    """The outcome of a change."""
 
     object: Literal["hermes.memory.changed"] = "hermes.memory.changed"
     target: str
     message: str
     changed: list[ChangedEntry]
     entries: list[MemoryEntryObject]
-    """As they stand now."""
+    """The entries of the memory after the change."""
     usage: str
 
 

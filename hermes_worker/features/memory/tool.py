@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.features.memory import MEMORY, MEMORY_FAILURES_KEY
 from hermes_worker.features.memory.rules import (
     CONSOLIDATION,
@@ -36,13 +36,13 @@ _NOTE: Final = (
 class AgentMemory(Protocol):
     """Keeps memories. ``features.memory.work``."""
 
-    def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
-        """Raises ``MemoryRefused`` for a memory that is not in use."""
+    def get_rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
+        """Return the rules of a memory. Raises ``MemoryRefused`` when it is not in use."""
 
     def change(
         self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
     ) -> MemoryChangeOutcome:
-        """Raises ``MemoryRefused``, and ``UnavailableError`` when the database does not answer."""
+        """Apply all operations or none. Raises ``MemoryRefused``, ``UnavailableError``."""
 
 
 class MemoryTool:
@@ -61,7 +61,7 @@ class MemoryTool:
             changed = self._memories.change(target, operations, context)
         except MemoryRefused as refused:
             return self._render_refusal(refused, target, context)
-        rules = self._memories.rules(target, context)
+        rules = self._memories.get_rules(target, context)
         contents = [entry.content for entry in changed.entries]
         told: dict[str, object] = {
             "success": True,
@@ -76,11 +76,11 @@ class MemoryTool:
             told |= {"staged": changed.staged_id, "note": "A person decides whether it is kept; do not wait for that."}
         # Failures count in a row: a long turn may well meet a full memory now and then.
         forgiven = {MEMORY_FAILURES_KEY: None} if _count_failures(context) else {}
-        return ToolResult(text=canonical_json(told), session_updates=forgiven)
+        return ToolResult(text=dump_canonical_json(told), session_updates=forgiven)
 
     def _render_refusal(self, refused: MemoryRefused, target: MemoryTarget, context: ToolContext) -> ToolResult:
         if refused.kind not in CONSOLIDATION:
-            return ToolResult(text=canonical_json({"success": False, "error": str(refused)}), is_error=True)
+            return ToolResult(text=dump_canonical_json({"success": False, "error": str(refused)}), is_error=True)
         failures = _count_failures(context) + 1
         updates = {MEMORY_FAILURES_KEY: {"run": context.run_id, "count": failures}}
         if failures > FAILURES_MAX:
@@ -88,18 +88,18 @@ class MemoryTool:
                 f"This failed {failures} times in this turn. Stop trying: leave the memory as it is and answer the "
                 "user. What you wanted to keep can be kept in a later turn."
             )
-            text = canonical_json({"success": False, "done": True, "error": said})
+            text = dump_canonical_json({"success": False, "done": True, "error": said})
             return ToolResult(text=text, is_error=True, session_updates=updates)
         told: dict[str, object] = {"success": False, "error": str(refused)}
         if refused.matches:
             told["matches"] = list(refused.matches)
-        rules = self._memories.rules(target, context)
+        rules = self._memories.get_rules(target, context)
         contents = [entry.content for entry in refused.entries]
         told |= {
             "current_entries": list(redact_attacks(contents, target, rules)),
             "usage": format_usage(contents, rules.limit).rpartition(" — ")[2].removesuffix(" chars"),
         }
-        return ToolResult(text=canonical_json(told), is_error=True, session_updates=updates)
+        return ToolResult(text=dump_canonical_json(told), is_error=True, session_updates=updates)
 
 
 def _parse_operations(arguments: Mapping[str, Any]) -> tuple[MemoryOperation, ...]:

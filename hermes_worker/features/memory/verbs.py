@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.features.memory.rules import (
     FILES,
     OPERATIONS_MAX,
@@ -75,17 +75,19 @@ def memory() -> None:
 def list_entries(home: Path | None, profile: str | None, as_json: bool) -> None:
     """Both memories entry by entry, and the changes that wait for a person."""
     standing = open_api_client(home).memory(profile=profile)
-    found = [*standing.memory.entries, *standing.user.entries, *map(_proposed_version, standing.staged)]
-    if as_json:
-        _print_json(found)
-        return
-    if found:
-        rows = [_format_row(version) for version in found]
-        click.echo(
-            render_table(
-                rows, ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"), ids=(0,), whole=(0, 1, 2, 3), spared=(3, 2, 4)
-            )
+    found = [*standing.memory.entries, *standing.user.entries, *map(_build_proposed_version, standing.staged)]
+    if as_json or found:
+        print_entries(
+            found,
+            ("ID", "OF", "VERSION", "CHANGED", "BY", "TEXT"),
+            _format_row,
+            document=_build_document if as_json else None,
+            ids=(0,),
+            whole=(0, 1, 2, 3),
+            spared=(3, 2, 4),
         )
+    if as_json:
+        return
     for target in MemoryTarget:
         click.echo(f"{target.value}: {_format_usage(_pick(standing, target))}", err=True)
     if standing.staged:
@@ -155,23 +157,22 @@ def history(
     found = open_api_client(home).memory_history(
         _choose_target(target), entry_id=entry_id, limit=limit, profile=profile
     )
-    if as_json:
-        _print_json(found)
-    elif found:
-        rows = [
-            (
-                f"{one.entry_id}@{one.version}",
-                one.act,
-                format_moment(one.at),
-                one.author,
-                one.run_id or "-",
-                _format_text(one),
-            )
-            for one in found
-        ]
-        click.echo(render_table(rows, ("VERSION", "WHAT", "WHEN", "BY", "RUN", "TEXT"), ids=(0, 4), whole=(0, 1, 2)))
-    else:
-        click.echo("nothing was remembered yet", err=True)
+    print_entries(
+        found,
+        ("VERSION", "WHAT", "WHEN", "BY", "RUN", "TEXT"),
+        lambda one: (
+            f"{one.entry_id}@{one.version}",
+            one.act,
+            format_moment(one.at),
+            one.author,
+            one.run_id or "-",
+            _format_text(one),
+        ),
+        document=_build_document if as_json else None,
+        empty="nothing was remembered yet",
+        ids=(4,),
+        whole=(0, 1, 2),
+    )
 
 
 @memory.command("redact", epilog="Example: hermes-worker memory redact mem_0123456789ab@1")
@@ -261,7 +262,7 @@ def _format_usage(kept: OneMemory) -> str:
     return format_usage([version.content or "" for version in kept.entries], kept.limit)
 
 
-def _proposed_version(staged: StagedObject) -> MemoryVersionObject:
+def _build_proposed_version(staged: StagedObject) -> MemoryVersionObject:
     """Return a change that waits for a person as the version that ``--json`` prints of it."""
     from hermes_worker.features.memory.schema import MemoryVersionObject
 
@@ -272,7 +273,7 @@ def _proposed_version(staged: StagedObject) -> MemoryVersionObject:
         version=1,
         act="propose",
         state="staged",
-        content=canonical_json(staged.operations),
+        content=dump_canonical_json(staged.operations),
         author=staged.author,
         run_id=staged.run_id,
         at=staged.at,
@@ -291,6 +292,5 @@ def _format_text(version: MemoryVersionObject) -> str:
     return flatten_text(version.content, _TEXT_CHARS)
 
 
-def _print_json(versions: Sequence[MemoryVersionObject]) -> None:
-    for version in versions:
-        click.echo(json.dumps(version.model_dump(exclude={"object"})))
+def _build_document(version: MemoryVersionObject) -> dict[str, Any]:
+    return version.model_dump(exclude={"object"})

@@ -31,8 +31,8 @@ class AgentMemories:
         self._memories = memories
         self._writers_of = writers_of
 
-    def rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
-        """Raises ``MemoryRefused`` for a memory that is not in use."""
+    def get_rules(self, target: MemoryTarget, context: ToolContext) -> MemoryRules:
+        """Return the rules of a memory. Raises ``MemoryRefused`` when it is not in use."""
         policy = context.policies.find(MemoryPolicy)
         if target not in policy.targets:
             raise MemoryRefused(MemoryRefusal.NOT_ALLOWED, f"The memory {target.value!r} is not in use here.")
@@ -41,8 +41,8 @@ class AgentMemories:
     def change(
         self, target: MemoryTarget, operations: Sequence[MemoryOperation], context: ToolContext
     ) -> MemoryChangeOutcome:
-        """Raises ``MemoryRefused``, ``UnavailableError``."""
-        rules, policy = self.rules(target, context), context.policies.find(MemoryPolicy)
+        """Apply all operations or none. Raises ``MemoryRefused``, ``UnavailableError``."""
+        rules, policy = self.get_rules(target, context), context.policies.find(MemoryPolicy)
         try:
             require_writer(self._writers_of(context.run_id), policy.writers)
         except MemoryRefused as refused:

@@ -13,7 +13,7 @@ from hermes_worker.features.object_storage.rules import (
     find_snapshot_name,
     parse_place,
 )
-from hermes_worker.local.paths import workspaces_dir
+from hermes_worker.local.paths import get_workspaces_dir
 from hermes_worker.settings import Settings
 from hermes_worker.store.artifacts.contents import RowContents
 from hermes_worker.store.engine.database import Database
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def build_bucket(settings: Settings) -> Bucket:
-    """Build the bucket of the settings, which name one. Connects to nothing."""
+    """Build the client of the object-storage bucket that the settings name. Connects to nothing."""
     from hermes_worker.features.object_storage.bucket_files import Bucket, BucketAccount
 
     chosen = settings.object_storage
@@ -50,11 +50,11 @@ def build_object_parts(settings: Settings, database: Database) -> ObjectParts:
     from hermes_worker.features.object_storage.target_files import ObjectTarget
 
     place, bucket, heads = parse_place(settings.object_storage.url), build_bucket(settings), WorkspaceHeads(database)
-    directory = str(workspaces_dir(settings.home))
+    directory = str(get_workspaces_dir(settings.home))
     contents = ObjectContents(ContentRows(database), bucket, place)
 
     def open_keeper(root: str) -> SnapshotKeeper:
-        """Raises ``ValueError`` for a root that is not below the home."""
+        """Open the keeper of a workspace's snapshots. Raises ``ValueError`` for a root that is not below the home."""
         name = find_snapshot_name(root, directory)
         state = settings.home / "objects" / hashlib.sha256(f"{name.tenant}/{name.name}".encode()).hexdigest()[:32]
         folder = build_folder(place, name.tenant, WORKSPACES, name.name)

@@ -29,7 +29,7 @@ _AT_ONCE = 500
 
 
 class ObjectContents:
-    """Implements ``store.artifacts.contents.ContentStore``. Thread-safe."""
+    """Keeps the contents of artifacts in the bucket (a ``store.artifacts.contents.ContentStore``). Thread-safe."""
 
     def __init__(self, rows: ContentRows, bucket: Bucket, place: BucketPlace) -> None:
         self._rows = rows

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.features.object_storage.rules import SnapshotName
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import workspace_heads
@@ -35,24 +35,20 @@ def _is_at(name: SnapshotName) -> sa.ColumnElement[bool]:
     return sa.and_(workspace_heads.c.tenant == name.tenant, workspace_heads.c.name == name.name)
 
 
-class WorkspaceHeads:
+class WorkspaceHeads(RowStore):
     """The heads in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def find_head(self, name: SnapshotName) -> WorkspaceHead | None:
         """Load the head of a workspace; ``None`` before its first use. Raises ``UnavailableError``."""
-        with self._database.read() as connection:
-            wanted = sa.select(*select_columns(workspace_heads, WorkspaceHead)).where(_is_at(name))
-            return fetch_row(connection.execute(wanted), WorkspaceHead)
+        wanted = sa.select(*select_columns(workspace_heads, WorkspaceHead)).where(_is_at(name))
+        return fetch_row(self.database.select(wanted), WorkspaceHead)
 
     def add_head(self, name: SnapshotName) -> WorkspaceHead:
         """Load the head of a workspace; the first use makes one. Of any number of processes one chooses the secret."""
         if (found := self.find_head(name)) is not None:
             return found
         values = {"tenant": name.tenant, "name": name.name, "secret": secrets.token_hex(32)}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(build_insert_ignoring(connection, workspace_heads).values(**values, changed_at=db_now()))
         found = self.find_head(name)
         assert found is not None
@@ -64,24 +60,20 @@ class WorkspaceHeads:
         moved = (
             sa.update(workspace_heads).where(this).values(tree=tree, version=before.version + 1, changed_at=db_now())
         )
-        with self._database.write() as connection:
-            if connection.execute(moved).rowcount == 0:
-                return None
+        if self.database.execute(moved) == 0:
+            return None
         return before._replace(tree=tree, version=before.version + 1)
 
     def mark_swept(self, name: SnapshotName, version: int) -> None:
         """Note that objects without a reference were removed at ``version``."""
-        with self._database.write() as connection:
-            connection.execute(sa.update(workspace_heads).where(_is_at(name)).values(swept=version))
+        self.database.execute(sa.update(workspace_heads).where(_is_at(name)).values(swept=version))
 
     def remove_head(self, name: SnapshotName) -> None:
         """Forget a workspace: nobody can read its objects any more. Idempotent."""
-        with self._database.write() as connection:
-            connection.execute(sa.delete(workspace_heads).where(_is_at(name)))
+        self.database.execute(sa.delete(workspace_heads).where(_is_at(name)))
 
     def list_names(self, tenant: str | None = None) -> Sequence[SnapshotName]:
         """List the workspaces that have a row, of one tenant or, with ``None``, of all tenants."""
         which = sa.true() if tenant is None else workspace_heads.c.tenant == tenant
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(workspace_heads.c.tenant, workspace_heads.c.name).where(which)).all()
+        rows = self.database.select(sa.select(workspace_heads.c.tenant, workspace_heads.c.name).where(which)).all()
         return [SnapshotName(tenant=str(tenant), name=str(name)) for tenant, name in rows]

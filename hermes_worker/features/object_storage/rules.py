@@ -41,7 +41,7 @@ def parse_place(url: str) -> BucketPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotName:
-    """Whose files a snapshot has."""
+    """The workspace whose files a snapshot holds."""
 
     tenant: str
     name: str

@@ -16,7 +16,6 @@ objects stay at least.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -34,6 +33,7 @@ from hermes_worker.features.object_storage.sealed_files import ALGORITHM, SHA_BY
 from hermes_worker.observe import log
 from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
+from hermes_worker.system.open_files import try_lock
 from hermes_worker.workspaces.base import HostLost, WorkspaceAway
 from hermes_worker.workspaces.trees.objects import (
     EMPTY_FOLDER,
@@ -173,7 +173,7 @@ class SnapshotKeeper:
         if objects.head.tree != remembered.get("tree"):
             known = _forget_unknown(known, objects.find_known())
         scan = FolderScan(
-            objects=objects, rules=_RULES, known=known, now_ns=self._now_ns(), file_bytes_max=_FILE_BYTES_MAX
+            objects=objects, rules=_RULES, known=known, now_ns=self._read_clock_ns(), file_bytes_max=_FILE_BYTES_MAX
         )
         tree = scan.scan_root(self._root)
         if scan.left_out_total:
@@ -205,7 +205,7 @@ class SnapshotKeeper:
         status = Path(self._root).stat()
         return f"{status.st_dev}:{status.st_ino}"
 
-    def _now_ns(self) -> int:
+    def _read_clock_ns(self) -> int:
         """The earlier of two readings: the clock that stamps files may be another machine's."""
         os.utime(self._state / "lock")
         return min(time.time_ns(), (self._state / "lock").stat().st_mtime_ns)
@@ -217,7 +217,7 @@ class SnapshotKeeper:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             Path(self._root).mkdir(mode=0o700, parents=True, exist_ok=True)
             with (self._state / "lock").open("a") as file:
-                if _try_lock(file) and self._is_ours(file):
+                if try_lock(file) and self._is_ours(file):
                     yield
                     return
             if time.monotonic() > deadline:
@@ -238,14 +238,6 @@ class SnapshotKeeper:
             raise WorkspaceAway(f"the files of the workspace cannot be {what}: {error}") from error
         except OSError as error:
             raise WorkspaceAway(f"the files of the workspace cannot be {what}: {error.strerror}") from error
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _forget_unknown(folders: Known, known: Set[str]) -> Known:

@@ -26,7 +26,8 @@ _TIDY_EVERY_S: Final = 3600.0
 
 
 class ObjectTarget:
-    """Implements ``workspaces.remote.targets.WorkspaceTarget`` and ``TidiedTarget``."""
+    """The workspaces of an installation in its bucket, to list, remove and tidy them (a ``WorkspaceTarget`` and a
+    ``TidiedTarget`` of ``workspaces.remote.targets``)."""
 
     kind = KIND
 

@@ -38,7 +38,7 @@ def _has_tenant_keys(settings: Settings) -> bool:
 def check_keys(settings: Settings) -> tuple[Grade, str]:
     """Check provider keys that tenants bring."""
     from hermes_worker.features.provider_keys.rows import ProviderKeys
-    from hermes_worker.models.catalog import provider_rows
+    from hermes_worker.models.catalog import list_provider_rows
     from hermes_worker.wiring import open_database
 
     named = {each.tenant for each in settings.model.tenant_keys}
@@ -52,7 +52,7 @@ def check_keys(settings: Settings) -> tuple[Grade, str]:
     found = f"{len(in_rows | named)} bring keys of providers; {len(views)} keys in rows"
     if broken:
         return Grade.BROKEN, f"{found}; changed by others and not used: {', '.join(broken[:3])}: remove and add them"
-    if unknown := sorted({view.provider for view in views} - provider_rows().keys()):
+    if unknown := sorted({view.provider for view in views} - list_provider_rows().keys()):
         return Grade.BROKEN, f"{found}; no extension brings the provider {unknown[0]!r} any more: its keys are idle"
     if in_clear:
         return Grade.NOTE, f"{found}, {in_clear} of them in clear: encrypt texts again (docs/encryption.md)"

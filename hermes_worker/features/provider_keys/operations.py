@@ -15,7 +15,7 @@ def provider_keys(tenant: str) -> ApiRequest[list[ProviderKeyObject]]:
 def add_provider_key(
     tenant: str, provider: str, key: str, *, idempotency_key: str | None = None
 ) -> ApiRequest[ProviderKeyObject]:
-    """Have a tenant be asked for with a key of its own; for operators. The same key again changes nothing."""
+    """Give a tenant a provider key of its own; for operators. Adding the same key again changes nothing."""
     body = {"provider": provider, "key": key}
     template = "/v1/tenants/{tenant}/provider-keys"
     return build_post(template, make_reader(ProviderKeyObject), {"tenant": tenant}, body=body, key=idempotency_key)

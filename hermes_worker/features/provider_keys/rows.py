@@ -18,7 +18,7 @@ from hermes_worker.core.tenant_keys import DecryptedKey, KeysVersion
 from hermes_worker.observe import log
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
-from hermes_worker.store.engine.database import Database, db_now, require_encryption
+from hermes_worker.store.engine.database import RowStore, db_now, require_encryption
 from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import CLEAR, TextTampered, is_stored_by
 from hermes_worker.store.rows import build_insert_ignoring
@@ -61,10 +61,6 @@ class _SecretRow(NamedTuple):
     provider: str
 
 
-class _Secret(NamedTuple):
-    secret: str
-
-
 _VIEW = sa.select(*select_columns(provider_keys, ProviderKeyView))
 _VERSION: Prepared[Nothing, KeysVersion] = Prepared(
     sa.select(
@@ -76,11 +72,8 @@ _VERSION: Prepared[Nothing, KeysVersion] = Prepared(
 )
 
 
-class ProviderKeys:
+class ProviderKeys(RowStore):
     """The provider keys of one database's tenants. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def add(self, tenant: str, provider: str, key: str) -> ProviderKeyView:
         """Store a key of ``provider``, which is a name of the catalogue. Idempotent: a key that is stored already stays
@@ -93,9 +86,9 @@ class ProviderKeys:
             "fingerprint": _compute_fingerprint(tenant, provider, key),
         }
         is_theirs = provider_keys.c.tenant == tenant
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             lock_tenant(connection, tenant)
-            require_encryption(self._database, "key", ", or name the key in HERMES_TENANT_KEYS of the model workers")
+            require_encryption(self.database, "key", ", or name the key in HERMES_TENANT_KEYS of the model workers")
             this = sa.and_(*(provider_keys.c[name] == values[name] for name in ("tenant", "provider", "fingerprint")))
             there = fetch_row(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if there is not None:
@@ -112,26 +105,23 @@ class ProviderKeys:
 
     def list_of_tenant(self, tenant: str) -> list[ProviderKeyView]:
         """List the keys of a tenant, the oldest first."""
-        with self._database.read() as connection:
-            wanted = _VIEW.where(provider_keys.c.tenant == tenant).order_by(provider_keys.c.pk)
-            return fetch_rows(connection.execute(wanted), ProviderKeyView)
+        wanted = _VIEW.where(provider_keys.c.tenant == tenant).order_by(provider_keys.c.pk)
+        return fetch_rows(self.database.select(wanted), ProviderKeyView)
 
     def list_all(self) -> list[ProviderKeyView]:
         """List the keys of all tenants, by tenant."""
-        with self._database.read() as connection:
-            wanted = _VIEW.order_by(provider_keys.c.tenant, provider_keys.c.pk)
-            return fetch_rows(connection.execute(wanted), ProviderKeyView)
+        wanted = _VIEW.order_by(provider_keys.c.tenant, provider_keys.c.pk)
+        return fetch_rows(self.database.select(wanted), ProviderKeyView)
 
     def count_in_clear(self) -> int:
         """Count the keys that are stored in clear, because encryption was turned off after they were added."""
         counted = sa.select(sa.func.count()).where(is_stored_by(provider_keys.c.secret, CLEAR))
-        with self._database.read() as connection:
-            return int(connection.execute(counted).scalar_one())
+        return int(self.database.select(counted).scalar_one())
 
     def remove(self, tenant: str, key_id: str) -> ProviderKeyView:
         """Delete a key; no worker uses it after a second or two. Raises ``ProviderKeyNotFound``."""
         this = (provider_keys.c.tenant == tenant) & (provider_keys.c.key_id == key_id)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             view = fetch_row(connection.execute(_VIEW.where(this)), ProviderKeyView)
             if view is None or connection.execute(sa.delete(provider_keys).where(this)).rowcount == 0:
                 raise ProviderKeyNotFound(
@@ -143,14 +133,13 @@ class ProviderKeys:
 
     def load_version(self) -> KeysVersion:
         """Load a value that changes whenever a key is added or removed."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _VERSION.one(connection, {})
 
     def list_keys(self) -> list[DecryptedKey]:
         """Load all keys, decrypted, in the order in which they were added. Raises ``KeyMissing``."""
         wanted = sa.select(*select_columns(provider_keys, _SecretRow)).order_by(provider_keys.c.pk)
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(wanted), _SecretRow)
+        rows = fetch_rows(self.database.select(wanted), _SecretRow)
         return [
             DecryptedKey(key_id=row.key_id, tenant=row.tenant, provider=row.provider, key=self._decrypt(row))
             for row in rows
@@ -158,13 +147,11 @@ class ProviderKeys:
 
     def _decrypt(self, row: _SecretRow) -> str | None:
         try:
-            with self._database.read() as connection:
-                found = connection.execute(sa.select(provider_keys.c.secret).where(provider_keys.c.pk == row.pk))
-                secret = fetch_row(found, _Secret)
+            wanted = sa.select(provider_keys.c.secret).where(provider_keys.c.pk == row.pk)
+            return self.database.select(wanted).scalar_one_or_none()
         except TextTampered as error:
             log.warning("provider.key_unreadable", tenant=row.tenant, key_id=row.key_id, error=str(error))
             return None
-        return None if secret is None else secret.secret
 
 
 def _require_key(key: str) -> None:

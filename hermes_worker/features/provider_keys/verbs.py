@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
-from hermes_worker.cli.options import TEXT, chosen_tenant, of_tenant, reachable
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
+from hermes_worker.cli.options import TEXT, get_chosen_tenant, of_tenant, reachable
 from hermes_worker.features.provider_keys.rows import KEY_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -
     """Have the tenant's runs be asked for with a key of its own at PROVIDER. From then on no key of the installation is
     used for it. Workers know within two seconds."""
     client = open_api_client(home, names_tenant=True)
-    _show_keys([client.add_provider_key(chosen_tenant(), provider, _read_key(source))], as_json)
+    _show_keys([client.add_provider_key(get_chosen_tenant(), provider, _read_key(source))], as_json)
 
 
 @keys.command("list")
@@ -49,7 +49,7 @@ def add_key(home: Path | None, provider: str, source: BinaryIO, as_json: bool) -
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The provider keys of a tenant, without the keys."""
-    _show_keys(open_api_client(home, names_tenant=True).provider_keys(chosen_tenant()), as_json)
+    _show_keys(open_api_client(home, names_tenant=True).provider_keys(get_chosen_tenant()), as_json)
 
 
 @keys.command("remove", epilog="Example: hermes-worker fleet providers keys remove pkey_0123456789ab --tenant acme")
@@ -58,7 +58,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 @click.argument("key_id", type=TEXT)
 def remove_key(home: Path | None, key_id: str) -> None:
     """Delete a provider key of a tenant. When it was the last, its runs are asked for with keys of the installation."""
-    client, tenant = open_api_client(home, names_tenant=True), chosen_tenant()
+    client, tenant = open_api_client(home, names_tenant=True), get_chosen_tenant()
     key = client.remove_provider_key(tenant, key_id)
     click.echo(f"{key_id} of {key.provider} removed")
     if not client.provider_keys(tenant):
@@ -75,11 +75,12 @@ def _read_key(source: BinaryIO) -> str:
 
 
 def _show_keys(found: Sequence[ProviderKeyObject], as_json: bool) -> None:
-    if as_json:
-        for key in found:
-            click.echo(json.dumps(key.model_dump(exclude={"object"})))
-    elif found:
-        rows = [(key.key_id, key.provider, key.fingerprint, format_moment(key.created_at)) for key in found]
-        click.echo(render_table(rows, ("KEY", "PROVIDER", "FINGERPRINT", "ADDED"), ids=(0,), whole=(0,)))
-    else:
-        click.echo("no provider keys of its own", err=True)
+    print_entries(
+        found,
+        ("KEY", "PROVIDER", "FINGERPRINT", "ADDED"),
+        lambda key: (key.key_id, key.provider, key.fingerprint, format_moment(key.created_at)),
+        document=(lambda key: key.model_dump(exclude={"object"})) if as_json else None,
+        empty="no provider keys of its own",
+        ids=(0,),
+        whole=(0,),
+    )

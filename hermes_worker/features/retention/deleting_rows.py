@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.run_events import TERMINAL_EVENTS
 from hermes_worker.features.retention.fact_rows import is_in_chains, is_needed_firing
 from hermes_worker.store.artifacts.gatherings import delete_artifacts
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, db_now, select_db_now
 from hermes_worker.store.engine.prepared import fetch_rows, select_columns
 from hermes_worker.store.prefixes import take_prefixes_over
 from hermes_worker.store.rows import build_insert_ignoring
@@ -180,7 +180,7 @@ _IS_USED = sa.or_(
     sa.exists().where(inbound_files.c.content_hash == blobs.c.hash),
     sa.exists().where(inbound_files.c.picture_hash == blobs.c.hash),
 )
-_WAS_RELEASED = blobs.c.released_at < db_now_once() - _RELEASED_FOR_S
+_WAS_RELEASED = blobs.c.released_at < select_db_now() - _RELEASED_FOR_S
 
 
 def delete_blobs(database: Database, most: int, *, released_before: float | None = None) -> tuple[int, int]:

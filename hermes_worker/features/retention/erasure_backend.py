@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.options import chosen_tenant
-from hermes_worker.cli.short_ids import complete_session_id
+from hermes_worker.cli.options import get_chosen_tenant
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.features.retention.erasure_rows import NotYetErased, RunsAtWork
 from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Person, parse_receipt
@@ -27,7 +27,7 @@ Progress = Callable[[Counter[str]], None]
 def open_erasures(home: Path | None, told: Progress) -> ErasureRows:
     """Open the erasures of a home or server. ``told`` is called with what was erased so far. Raises
     ``ConfigurationError``, ``UnavailableError``."""
-    return ErasureRows(open_api_client(home, names_tenant=True), chosen_tenant(), told)
+    return ErasureRows(open_api_client(home, names_tenant=True), get_chosen_tenant(), told)
 
 
 def _build_runs_at_work(at_work: Sequence[str]) -> RunsAtWork:
@@ -95,7 +95,7 @@ class ErasureRows:
     def _build_subject(self, person: Person) -> dict[str, Any]:
         """Build the subject for the API. Raises ``AmbiguousId``."""
         return {
-            "sessions": [complete_session_id(self._client, each) for each in person.sessions],
+            "sessions": [complete_id(self._client, each, "session") for each in person.sessions],
             "named": [list(each) for each in person.named],
             "principals": list(person.principals),
             "holders": list(person.holders),

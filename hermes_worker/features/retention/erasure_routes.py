@@ -10,18 +10,18 @@ from typing import Annotated, Any
 import redis
 from fastapi import APIRouter, BackgroundTasks
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors, invalid
 from hermes_worker.api.formats import NO_NUL
 from hermes_worker.api.line_streams import DECLARED, stream_lines
 from hermes_worker.api.owners import ActsFor
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.broker.queue import NoBroker
-from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.features.retention.build import build_pruner, remove_files_here
 from hermes_worker.features.retention.erasure_rows import (
@@ -54,8 +54,17 @@ from hermes_worker.stream.live import delete_previews
 router = APIRouter(
     prefix="/v1",
     tags=["retention"],
-    route_class=JsonRoute,
-    dependencies=[needs(KeyScope.ADMIN)],
+    route_class=answer_errors(
+        {
+            ErasureNotFound: RouteRefusal(404, "erasure_not_found", "receipt_id", "{error}"),
+            ErasureHeld: RouteRefusal(409, "erasure_in_the_way", text="{error}"),
+            SharedWithOthers: RouteRefusal(409, "erasure_in_the_way", text="{error}"),
+            RunsAtWork: RouteRefusal(409, "erasure_in_the_way", text="{error}"),
+            InvalidReceipt: RouteRefusal(400, "invalid_value", "receipt", "Invalid 'receipt': {error}."),
+        },
+        JsonRoute,
+    ),
+    dependencies=[declare_scope(KeyScope.ADMIN)],
     responses=schema.declare_errors(503),
 )
 _AT_IT_S = 5.0
@@ -69,10 +78,8 @@ _NOT_REACHED = "the broker did not answer: previews there go within ten minutes 
 _NOT_STORED = "object storage did not answer: workers remove objects there later; nobody can read them any more"
 
 
-class Whom(BaseModel):
-    """Whose rows these are: everything that any of these fields leads to."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+class ErasureSubject(RequestBody):
+    """Selects the rows to erase: everything that any of these fields leads to."""
 
     sessions: _Words = Field(default_factory=list, description="Sessions by id, or by the name that lists show.")
     named: list[Annotated[list[_Word], Field(min_length=2, max_length=2)]] = Field(
@@ -83,7 +90,7 @@ class Whom(BaseModel):
     targets: _Words = Field(default_factory=list, description="Addresses of deliveries: 'telegram:47'.")
     everybody: bool = Field(False, description="The whole tenant; for operators, who name it in the query.")
 
-    def person(self) -> Person:
+    def parse_person(self) -> Person:
         """Parse the subject. Raises ``ApiError``."""
         found = Person(
             sessions=tuple(self.sessions),
@@ -100,23 +107,17 @@ class Whom(BaseModel):
         return found
 
 
-class BeginErasure(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    whom: Whom
+class BeginErasure(RequestBody):
+    whom: ErasureSubject
     shared: bool = Field(False, description="Also sessions in which others asked for something.")
     stop: bool = Field(False, description="Begin although runs have not ended: the work stops them.")
 
 
-class ReplayErasure(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class ReplayErasure(RequestBody):
     receipt: str = Field(max_length=1_000_000, description="A receipt as it was given out, as text.")
 
 
-class WorkOnErasure(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class WorkOnErasure(RequestBody):
     stop: bool = Field(False, description="Stop runs that have not ended.")
 
 
@@ -124,32 +125,36 @@ class WorkOnErasure(BaseModel):
 
 
 @router.post("/exports", response_class=StreamingResponse, responses={**schema.declare_errors(404), 200: DECLARED})
-async def export_everything(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> StreamingResponse:
+async def export_everything(
+    context: Context, caller: Caller, tenant: ActsFor, body: ErasureSubject
+) -> StreamingResponse:
     """Everything of a subject as JSON Lines, one row each: ``kind``, which is its table, and ``row``. An export that
     breaks off ends without the end of a body."""
     person, _ = await _resolve_subject(context, caller, tenant, body)
-    return stream_lines(context, lambda: _rows(context, tenant, person))
+    return stream_lines(context, lambda: _export_rows(context, tenant, person))
 
 
 async def _resolve_subject(
-    context: ApiContext, caller: Principal, tenant: str, whom: Whom
+    context: ApiContext, caller: Principal, tenant: str, whom: ErasureSubject
 ) -> tuple[Person, Sequence[str]]:
     """Resolve whose rows a request means, with ids in the place of names, and list the names that match nothing. Raises
     ``ApiError`` where nothing matches, or where a session does not."""
     try:
-        return await context.call_store(resolve_person, context.client.database, tenant, caller.source, whom.person())
+        return await context.call_store(
+            resolve_person, context.client.database, tenant, caller.source, whom.parse_person()
+        )
     except NothingNamed as error:
         code = "session_not_found" if error.field in ("sessions", "named") else "nothing_named"
         message = f"Invalid {error.field!r}: {error}. Nothing was exported or erased."
         raise ApiError(404, message, code=code, param=error.field) from None
 
 
-def _rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
+def _export_rows(context: ApiContext, tenant: str, person: Person) -> Iterator[str]:
     return (row.to_json() for row in export_rows(context.client.database, tenant, person, context.client.contents))
 
 
 @router.post("/erasures/foretold", responses=schema.declare_errors(404))
-async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, body: Whom) -> ForetoldErasure:
+async def foretell_erasure(context: Context, caller: Caller, tenant: ActsFor, body: ErasureSubject) -> ForetoldErasure:
     """Say what an erasure would erase. Changes nothing."""
     person, unknown = await _resolve_subject(context, caller, tenant, body)
     foretold = await context.call_store(Erasures(context.client.database).preview_erasure, tenant, person)
@@ -168,10 +173,7 @@ async def begin_erasure(context: Context, caller: Caller, tenant: ActsFor, body:
     person, _ = await _resolve_subject(context, caller, tenant, body.whom)
     if person.is_everybody and tenant == caller.tenant and not caller.is_of_operators:
         raise invalid("everybody", "Invalid 'everybody': an operator erases a whole tenant.")
-    try:
-        return _object(await context.call_store(_begin, context, caller, tenant, person, body))
-    except (ErasureHeld, SharedWithOthers, RunsAtWork) as error:
-        raise _in_the_way(error) from None
+    return _build_object(await context.call_store(_begin, context, caller, tenant, person, body))
 
 
 def _begin(context: ApiContext, caller: Principal, tenant: str, person: Person, body: BeginErasure) -> RunningErasure:
@@ -185,15 +187,10 @@ def _begin(context: ApiContext, caller: Principal, tenant: str, person: Person, 
 @router.post("/erasures/replayed", status_code=201, responses=schema.declare_errors(404, 409))
 async def replay_erasure(context: Context, caller: Caller, tenant: ActsFor, body: ReplayErasure) -> ErasureObject:
     """Begin again what a receipt of the tenant records, as after a restore."""
-    try:
-        receipt = parse_receipt(body.receipt)
-        if receipt.tenant != tenant:
-            raise InvalidReceipt(f"this is no receipt of the tenant {tenant!r}")
-        return _object(await context.call_store(_begin_again, context, caller, receipt))
-    except InvalidReceipt as error:
-        raise invalid("receipt", f"Invalid 'receipt': {error}.") from None
-    except ErasureHeld as error:
-        raise _in_the_way(error) from None
+    receipt = parse_receipt(body.receipt)
+    if receipt.tenant != tenant:
+        raise InvalidReceipt(f"this is no receipt of the tenant {tenant!r}")
+    return _build_object(await context.call_store(_begin_again, context, caller, receipt))
 
 
 def _begin_again(context: ApiContext, caller: Principal, receipt: ErasureReceipt) -> RunningErasure:
@@ -211,7 +208,7 @@ def _begin_again(context: ApiContext, caller: Principal, receipt: ErasureReceipt
 async def list_erasures(context: Context, tenant: ActsFor) -> ErasureList:
     """Erasures of the tenant that have begun and are not finished."""
     found = await context.call_store(Erasures(context.client.database).list_unfinished, tenant)
-    return ErasureList(data=[_object(erasure) for erasure in found])
+    return ErasureList(data=[_build_object(erasure) for erasure in found])
 
 
 @router.post("/erasures/{receipt_id}/work", responses=schema.declare_errors(404, 409))
@@ -226,16 +223,11 @@ async def work_on_erasure(
     """Erase for some seconds. It may be interrupted anywhere and repeated; the last one brings the receipt."""
     every = Erasures(context.client.database)
     found = [each for each in await context.call_store(every.list_unfinished, tenant) if each.receipt_id == receipt_id]
-    try:
-        if not found:
-            return await context.call_store(_build_finished, every, tenant, receipt_id)
-        if body.stop and (at_work := await context.call_store(_stop_some, context, caller, every, found[0], later)):
-            return ErasureWork(done=False, did={}, open_runs=at_work, waits_for="runs that end", receipt=None)
-        return await context.call_store(_work, context, every, found[0])
-    except (RunsAtWork, ErasureHeld) as error:
-        raise _in_the_way(error) from None
-    except ErasureNotFound:
-        raise _no_erasure(receipt_id) from None
+    if not found:
+        return await context.call_store(_build_finished, every, tenant, receipt_id)
+    if body.stop and (at_work := await context.call_store(_stop_some, context, caller, every, found[0], later)):
+        return ErasureWork(done=False, did={}, open_runs=at_work, waits_for="runs that end", receipt=None)
+    return await context.call_store(_work, context, every, found[0])
 
 
 def _stop_some(
@@ -252,9 +244,7 @@ def _stop_some(
 
 def _build_finished(every: Erasures, tenant: str, receipt_id: str) -> ErasureWork:
     """Build the answer for a client that lost the last one, from the receipt. Raises ``ErasureNotFound``."""
-    receipt = every.load_receipt(receipt_id)
-    if receipt.tenant != tenant:
-        raise ErasureNotFound(receipt_id)
+    receipt = every.load_receipt(receipt_id, tenant)
     return ErasureWork(done=True, did={}, open_runs=[], waits_for=None, receipt=receipt.build_document())
 
 
@@ -311,23 +301,9 @@ async def list_receipts(context: Context, tenant: ActsFor) -> ReceiptList:
 @router.get("/erasure-receipts/{receipt_id}", response_model=dict[str, Any], responses=schema.declare_errors(404))
 async def get_receipt(context: Context, tenant: ActsFor, receipt_id: str) -> Mapping[str, Any]:
     """A receipt, after its signature was verified."""
-    try:
-        receipt = await context.call_store(Erasures(context.client.database).load_receipt, receipt_id)
-    except ErasureNotFound:
-        raise _no_erasure(receipt_id) from None
-    if receipt.tenant != tenant:
-        raise _no_erasure(receipt_id)
+    receipt = await context.call_store(Erasures(context.client.database).load_receipt, receipt_id, tenant)
     return receipt.build_document()
 
 
-def _object(erasure: RunningErasure) -> ErasureObject:
+def _build_object(erasure: RunningErasure) -> ErasureObject:
     return ErasureObject(receipt_id=erasure.receipt_id, tenant=erasure.tenant, by=erasure.by, began_at=erasure.began_at)
-
-
-def _no_erasure(receipt_id: str) -> ApiError:
-    message = f"there is no receipt {receipt_id[:80]!r}; 'hermes-worker data erase --receipts' lists them"
-    return ApiError(404, message, code="erasure_not_found", param="receipt_id")
-
-
-def _in_the_way(error: HermesError) -> ApiError:
-    return ApiError(409, str(error), code="erasure_in_the_way")

@@ -49,7 +49,7 @@ from hermes_worker.features.retention.selection_rows import (
 )
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.artifacts.gatherings import delete_artifacts
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring, store_blob
 from hermes_worker.store.search.indexing import merge_deleted
@@ -158,17 +158,14 @@ class _AuthoredEvent(NamedTuple):
     data: str
 
 
-class Erasures:
+class Erasures(RowStore):
     """The erasures of one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # --- before ---
 
     def preview_erasure(self, tenant: str, person: Person) -> ErasurePreview:
         """Find out what would be erased, without changing anything. Raises ``NobodyNamed``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             selected = select_rows(connection, tenant, person)
             return ErasurePreview(
                 selected=selected,
@@ -182,7 +179,7 @@ class Erasures:
     ) -> RunningErasure:
         """Begin an erasure: mark everything of a person, so that nothing new begins. Raises ``NobodyNamed``,
         ``ErasureHeld``, ``SharedWithOthers``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             selected = select_rows(connection, tenant, person)
             if held := _list_holds(connection, selected):
                 raise ErasureHeld(_format_held(held, tenant))
@@ -211,21 +208,19 @@ class Erasures:
         """List the erasures without a receipt, oldest first."""
         wanted = sa.select(erasures.c.pk).where(erasures.c.ended_at.is_(None)).order_by(erasures.c.pk)
         wanted = wanted if tenant is None else wanted.where(erasures.c.tenant == tenant)
-        with self._database.read() as connection:
-            pks = connection.execute(wanted).scalars().all()
+        pks = self.database.select(wanted).scalars().all()
         return [self._load_erasure(pk) for pk in pks]
 
     def list_open_runs(self, erasure: RunningErasure) -> list[str]:
         """List the ids of its runs that have not ended: the caller stops them first."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _list_open_runs(connection, self._select_remaining(connection, erasure))
 
     def list_deleted_run_ids(self, erasure: RunningErasure) -> list[str]:
         """List the ids of the runs that it has deleted."""
         gone = sa.select(deleted_runs.c.run_id).where(deleted_runs.c.tenant == erasure.tenant)
-        with self._database.read() as connection:
-            wanted = gone.where(deleted_runs.c.erasure_pk == erasure.pk)
-            return list(connection.execute(wanted).scalars())
+        wanted = gone.where(deleted_runs.c.erasure_pk == erasure.pk)
+        return list(self.database.select(wanted).scalars())
 
     # --- at it ---
 
@@ -233,17 +228,17 @@ class Erasures:
         """Delete, transaction by transaction, and yield what was done. ``patience_s`` is how many seconds transactions
         from before may take to end. Raises ``RunsAtWork``, ``ErasureHeld``, ``NotYetErased``; then it can be called
         again."""
-        while count_ended_rows(self._database):
+        while count_ended_rows(self.database):
             pass
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             selected = self._select_remaining(connection, erasure)
             if at_work := _list_open_runs(connection, selected):
                 raise RunsAtWork(f"{len(at_work)} runs have not ended, {at_work[0]!r} among them; add --stop")
             if held := _list_holds(connection, selected):
                 raise ErasureHeld(_format_held(held, erasure.tenant))
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _mark_selected(connection, selected, erasure.pk)  # including rows written since the selection
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             for this in build_answer_conditions(connection, selected):  # before the runs by which they are found
                 connection.execute(sa.delete(kept_answers).where(this))
             for this in list(build_memory_conditions(connection, selected)):
@@ -254,12 +249,12 @@ class Erasures:
         for root in selected.roots:
             self._strip_firings(root)
             deleting.delete_chain(
-                self._database, root, partial(_chain_may_go, erasure.tenant, root), erasure_pk=erasure.pk
+                self.database, root, partial(_chain_may_go, erasure.tenant, root), erasure_pk=erasure.pk
             )
             yield "runs"
         for session in selected.sessions:
             may_go = partial(_session_may_go, erasure.tenant, session)
-            deleting.delete_session(self._database, session, may_go)
+            deleting.delete_session(self.database, session, may_go)
             yield "sessions"
         self._erase_rows(erasure, selected)
         yield "rows"
@@ -268,7 +263,7 @@ class Erasures:
         self._erase_blobs(patience_s)
         yield "blobs"
         deadline = time.monotonic() + _WORDS_S
-        while time.monotonic() < deadline and merge_deleted(self._database):
+        while time.monotonic() < deadline and merge_deleted(self.database):
             pass
         yield "words"
 
@@ -276,7 +271,7 @@ class Erasures:
         self, erasure: RunningErasure, *, more: Mapping[str, int] | None = None, not_reached: Sequence[str] = ()
     ) -> ErasureReceipt:
         """Check that everything is gone, and write the receipt. Raises ``NotYetErased``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             left = count_rows(connection, self._select_remaining(connection, erasure)) - Counter(
                 {"jobs": 10**9, "firings": 10**9}
             )
@@ -307,50 +302,48 @@ class Erasures:
     def _note_pending_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
         """Return the receipt as it stands until SQLite's log is empty, and for ever if that is never seen: the log
         holds the deletions and the plan until then."""
-        if not self._database.is_sqlite:
+        if not self.database.is_sqlite:
             return receipt
         return replace(receipt, not_reached=(*receipt.not_reached, IN_THE_LOG))
 
     def _empty_log(self, receipt: ErasureReceipt) -> ErasureReceipt:
         """Empty SQLite's log, and return the receipt that says whether that succeeded."""
-        if not self._database.is_sqlite or not self._database.truncate_log(wait_s=_LOG_WAIT_S):
+        if not self.database.is_sqlite or not self.database.truncate_log(wait_s=_LOG_WAIT_S):
             return self._note_pending_log(receipt)
-        with self._database.write() as connection:
-            this = erasures.c.receipt_id == receipt.receipt_id
-            connection.execute(sa.update(erasures).where(this).values(receipt=_dump_receipt(receipt)))
+        this = erasures.c.receipt_id == receipt.receipt_id
+        self.database.execute(sa.update(erasures).where(this).values(receipt=_dump_receipt(receipt)))
         return receipt
 
     # --- afterwards ---
 
-    def load_receipt(self, receipt_id: str) -> ErasureReceipt:
-        """Load a receipt. Raises ``ErasureNotFound``, and ``InvalidReceipt`` for one that was changed."""
+    def load_receipt(self, receipt_id: str, tenant: str | None = None) -> ErasureReceipt:
+        """Load a receipt; with ``tenant``, only that tenant's. Raises ``ErasureNotFound``, and ``InvalidReceipt`` for
+        one that was changed."""
         this = sa.select(erasures.c.receipt).where(erasures.c.receipt_id == receipt_id)
-        with self._database.read() as connection:
-            text = connection.execute(this).scalar()
-        if text is None:
+        text = self.database.select(this).scalar()
+        receipt = None if text is None else parse_receipt(text)
+        if receipt is None or tenant not in (None, receipt.tenant):
             raise ErasureNotFound(
-                f"there is no receipt {receipt_id!r}; 'hermes-worker data erase --receipts' lists them"
+                f"there is no receipt {receipt_id[:80]!r}; 'hermes-worker data erase --receipts' lists them"
             )
-        return parse_receipt(text)
+        return receipt
 
     def list_receipts(self) -> list[ErasureReceipt]:
         """List all receipts, oldest first. Raises ``InvalidReceipt``."""
         wanted = sa.select(erasures.c.receipt).where(erasures.c.receipt.is_not(None)).order_by(erasures.c.pk)
-        with self._database.read() as connection:
-            texts = connection.execute(wanted).scalars().all()
+        texts = self.database.select(wanted).scalars().all()
         return [parse_receipt(text) for text in texts if text is not None]
 
     def find_person_again(self, receipt: ErasureReceipt) -> Person:
         """Find the person a receipt was about, as far as their names are in this database."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return find_person_again(connection, receipt)
 
     # --- parts ---
 
     def _load_erasure(self, pk: int) -> RunningErasure:
         this = sa.select(*select_columns(erasures, _BegunErasure)).where(erasures.c.pk == pk)
-        with self._database.read() as connection:
-            row = fetch_one(connection.execute(this), _BegunErasure)
+        row = fetch_one(self.database.select(this), _BegunErasure)
         plan = json.loads(row.plan or "{}")
         return RunningErasure(
             pk=row.pk,
@@ -383,9 +376,9 @@ class Erasures:
     def _reserve_row_ids(self, selected: SelectedRows) -> None:
         """Reserve the highest row ids. SQLite gives the id of a deleted last row to the next one, and ids are in
         messages. So empty rows take the highest ids, and go when they are not the last any more."""
-        if not self._database.is_sqlite:
+        if not self.database.is_sqlite:
             return
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             last_run = connection.execute(sa.select(sa.func.max(runs.c.pk))).scalar()
             last_session = connection.execute(sa.select(sa.func.max(sessions.c.pk))).scalar()
             theirs = set(list_runs(connection, selected.roots))
@@ -401,13 +394,12 @@ class Erasures:
 
     def _strip_firings(self, root: int) -> None:
         """Empty the firings of runs that are deleted: the slot stays settled, and nothing else of it is left."""
-        with self._database.write() as connection:
-            theirs = sa.select(runs.c.pk).where(is_in_chains([root]))
-            connection.execute(_build_firing_erasure(firings.c.run_pk.in_(theirs)))
+        theirs = sa.select(runs.c.pk).where(is_in_chains([root]))
+        self.database.execute(_build_firing_erasure(firings.c.run_pk.in_(theirs)))
 
     def _erase_rows(self, erasure: RunningErasure, selected: SelectedRows) -> None:
         """Erase what is no conversation: jobs, keys, addresses, and everything that only a tenant has."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             for part in split_into_parts(selected.jobs):
                 connection.execute(sa.delete(deliveries).where(deliveries.c.job_pk.in_(part)))
                 connection.execute(_build_firing_erasure(firings.c.job_pk.in_(part)))
@@ -441,16 +433,15 @@ class Erasures:
         """Erase that the person answered, stopped or steered runs of others."""
         if not authors:
             return
-        with self._database.write() as connection:
-            answered = waits.c.answered_by.in_(authors)
-            connection.execute(sa.update(waits).where(answered).values(answered_by=None))
+        answered = waits.c.answered_by.in_(authors)
+        self.database.execute(sa.update(waits).where(answered).values(answered_by=None))
         mark = (0, 0)
         while True:
             beyond = sa.tuple_(events.c.run_pk, events.c.seq) > sa.tuple_(*map(sa.literal, mark))
             wanted = (
                 sa.select(*select_columns(events, _AuthoredEvent)).where(beyond).order_by(events.c.run_pk, events.c.seq)
             )
-            with self._database.write() as connection:
+            with self.database.write() as connection:
                 rows = fetch_rows(connection.execute(wanted.limit(_EVENTS_AT_ONCE)), _AuthoredEvent)
                 for row in rows:
                     kept = remove_author(json.loads(row.data), authors) if '"by"' in row.data else None
@@ -464,7 +455,7 @@ class Erasures:
     def _erase_blobs(self, patience_s: float) -> None:
         """Delete texts without references now and not in an hour: as soon as every transaction has ended that may have
         read them."""
-        released_at = self._database.now()
+        released_at = self.database.read_clock()
         deadline = time.monotonic() + patience_s
         while not self._have_ended(released_at):
             if time.monotonic() > deadline:
@@ -473,20 +464,19 @@ class Erasures:
                     "yet; call 'hermes-worker data erase --resume' when it has ended"
                 )
             time.sleep(_LOOK_EVERY_S)
-        while deleting.delete_blobs(self._database, _EVENTS_AT_ONCE, released_before=released_at)[0]:
+        while deleting.delete_blobs(self.database, _EVENTS_AT_ONCE, released_before=released_at)[0]:
             pass
 
     def _have_ended(self, at: float) -> bool:
         """Whether all transactions from before ``at`` (epoch seconds) have ended. SQLite has one that writes at a
         time."""
-        if self._database.is_sqlite:
+        if self.database.is_sqlite:
             return True
         older = sa.text(
             "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
             "and backend_type = 'client backend' and state <> 'idle' and extract(epoch from xact_start) <= :at"
         )
-        with self._database.read() as connection:
-            return int(connection.execute(older, {"at": at}).scalar_one()) == 0
+        return int(self.database.select(older, {"at": at}).scalar_one()) == 0
 
 
 def _list_open_runs(connection: Connection, selected: SelectedRows) -> list[str]:

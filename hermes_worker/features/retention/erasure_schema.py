@@ -34,7 +34,7 @@ class ErasureObject(Resource):
 
 
 class ErasureList(ListOf[ErasureObject]):
-    """Oldest first."""
+    """Erasures, the oldest first."""
 
 
 class ErasureWork(Resource):

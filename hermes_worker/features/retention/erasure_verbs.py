@@ -14,6 +14,7 @@ import click
 
 from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
+from hermes_worker.cli.screen import clear_progress
 from hermes_worker.features.retention.erasure_backend import open_erasures
 from hermes_worker.features.retention.erasure_rules import OUTSIDE, STAYS, ErasureReceipt, Person, parse_receipts
 
@@ -180,7 +181,7 @@ def _print_forecast(foretold: ForetoldErasure, as_json: bool) -> int:
 
 
 def _print_receipts(receipts: Sequence[ErasureReceipt], as_json: bool) -> int:
-    _clear_progress()
+    clear_progress()
     for receipt in receipts:
         if as_json:
             click.echo(json.dumps(receipt.build_document()))
@@ -203,8 +204,3 @@ def _show_progress(told: Counter[str]) -> None:
     if sys.stderr.isatty():
         said = ", ".join(f"{count:,} {what}" for what, count in told.items())
         click.echo(f"\r\x1b[K{said[:100]}", err=True, nl=False)
-
-
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)

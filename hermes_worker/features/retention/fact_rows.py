@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.features.retention.hold_rows import Holds
 from hermes_worker.features.retention.rules import USED_BY_JOBS_S, ChainFacts, SessionFacts
-from hermes_worker.store.engine.database import db_now_once
+from hermes_worker.store.engine.database import select_db_now
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.engine.sealing import may_contain
 from hermes_worker.store.tables import deliveries, firings, idempotency_keys, jobs, messages, runs, sessions
@@ -73,7 +73,7 @@ def is_needed_firing() -> sa.ColumnElement[bool]:
         sa.and_(firings.c.ended_at.is_(None), _has_started),
         firings.c.owes_note,
         firings.c.is_counted == 0,
-        firings.c.settled_at >= db_now_once() - USED_BY_JOBS_S,
+        firings.c.settled_at >= select_db_now() - USED_BY_JOBS_S,
         # SQLite reuses the number of the last row if that is deleted, and messages contain these numbers.
         firings.c.pk == newest,
         sa.and_(_has_started, sa.not_(_has_answered_later), sa.not_(_is_removed)),

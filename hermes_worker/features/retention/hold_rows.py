@@ -107,7 +107,7 @@ class Retention:
         return next(view for view in self.list_holds(tenant) if view.number == made)
 
     def list_holds(self, tenant: str) -> list[LegalHold]:
-        """Oldest first."""
+        """List a tenant's legal holds, the oldest first."""
         wanted = (
             sa.select(
                 legal_holds.c.pk.label("number"),
@@ -120,8 +120,7 @@ class Retention:
             .where(legal_holds.c.tenant == tenant)
             .order_by(legal_holds.c.pk)
         )
-        with self._database.read() as connection:
-            return fetch_views(connection.execute(wanted), LegalHold)
+        return fetch_views(self._database.select(wanted), LegalHold)
 
     def release(self, tenant: str, number: int) -> None:
         """End a legal hold. The pruner then looks again from the beginning at what it kept. Raises ``HoldNotFound``."""

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors, invalid
 from hermes_worker.api.formats import NO_NUL, NOT_BLANK
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.principals import DEFAULT_TENANT, KeyScope
 from hermes_worker.core.retention_rules import InvalidRule, RetentionKind, RetentionRule, parse_rule
 from hermes_worker.features.retention.build import build_pruner, build_retention_rules, prune_files_here
@@ -34,8 +35,14 @@ from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound
 router = APIRouter(
     prefix="/v1",
     tags=["retention"],
-    route_class=JsonRoute,
-    dependencies=[needs(KeyScope.ADMIN)],
+    route_class=answer_errors(
+        {
+            HoldNotFound: RouteRefusal(404, "hold_not_found", "number", "There is no such hold."),
+            InvalidRule: RouteRefusal(400, "invalid_value", "rules"),
+        },
+        JsonRoute,
+    ),
+    dependencies=[declare_scope(KeyScope.ADMIN)],
     responses=schema.declare_errors(503),
 )
 _AT_IT_S = 5.0
@@ -43,9 +50,7 @@ _AT_IT_S = 5.0
 _Number = Annotated[int, Path(ge=1, le=2**53)]
 
 
-class ChangedRules(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class ChangedRules(RequestBody):
     rules: dict[
         Literal[
             "idempotency_keys",
@@ -67,9 +72,7 @@ class ChangedRules(BaseModel):
     ] = Field(description="By kind; null lets the installation's rule hold again.")
 
 
-class NewHold(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class NewHold(RequestBody):
     reason: str = Field(
         min_length=1, max_length=2_000, pattern=NOT_BLANK, description="Why, for whoever wants to release it."
     )
@@ -79,9 +82,7 @@ class NewHold(BaseModel):
     )
 
 
-class PruneBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class PruneBody(RequestBody):
     dry_run: bool = Field(True, description="Only count what would be deleted.")
     all_tenants: bool = Field(False, description="Those of every tenant; for operators.")
     after: PrunedPlace | None = Field(None, description="The 'next' of the answer before.")
@@ -90,20 +91,17 @@ class PruneBody(BaseModel):
 @router.get("/retention")
 async def show_rules(context: Context, caller: Caller) -> RulesObject:
     """The rules that hold for the tenant."""
-    return await context.call_store(_rules, _retention(context), caller.tenant)
+    return await context.call_store(_load_rules, _open_retention(context), caller.tenant)
 
 
 @router.patch("/retention")
 async def change_rules(context: Context, caller: Caller, body: ChangedRules) -> RulesObject:
     """Give the tenant rules of its own, and take them back."""
-    try:
-        wanted = {
-            RetentionKind(kind): None if text is None else parse_rule(RetentionKind(kind), text)
-            for kind, text in body.rules.items()
-        }
-    except InvalidRule as error:
-        raise invalid("rules", f"{error}.") from None
-    return await context.call_store(_change, _retention(context), caller.tenant, wanted)
+    wanted = {
+        RetentionKind(kind): None if text is None else parse_rule(RetentionKind(kind), text)
+        for kind, text in body.rules.items()
+    }
+    return await context.call_store(_change, _open_retention(context), caller.tenant, wanted)
 
 
 def _change(retention: Retention, tenant: str, wanted: Mapping[RetentionKind, RetentionRule | None]) -> RulesObject:
@@ -112,14 +110,14 @@ def _change(retention: Retention, tenant: str, wanted: Mapping[RetentionKind, Re
             retention.unset_rule(tenant, kind)
         else:
             retention.set_rule(tenant, kind, rule)
-    return _rules(retention, tenant)
+    return _load_rules(retention, tenant)
 
 
-def _rules(retention: Retention, tenant: str) -> RulesObject:
+def _load_rules(retention: Retention, tenant: str) -> RulesObject:
     return RulesObject(rules={kind.value: str(rule) for kind, rule in retention.load_rules(tenant).items()})
 
 
-def _retention(context: ApiContext) -> Retention:
+def _open_retention(context: ApiContext) -> Retention:
     return Retention(context.client.database, build_retention_rules(context.client.settings))
 
 
@@ -129,7 +127,7 @@ def _retention(context: ApiContext) -> Retention:
 @router.get("/holds")
 async def list_holds(context: Context, caller: Caller) -> HoldList:
     """What is held of the tenant."""
-    found = await context.call_store(_retention(context).list_holds, caller.tenant)
+    found = await context.call_store(_open_retention(context).list_holds, caller.tenant)
     return HoldList(data=[_describe_hold(hold) for hold in found])
 
 
@@ -145,7 +143,7 @@ async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldVie
         raise invalid("session_id", "Invalid 'session_id': name a run or a session, not both.")
     try:
         placed = await context.call_store(
-            _retention(context).place_hold,
+            _open_retention(context).place_hold,
             caller.tenant,
             reason=body.reason,
             by=caller.display_name,
@@ -165,10 +163,7 @@ async def place_hold(context: Context, caller: Caller, body: NewHold) -> HoldVie
 @router.delete("/holds/{number}", responses=schema.declare_errors(404))
 async def release_hold(context: Context, caller: Caller, number: _Number) -> HoldReleased:
     """End a hold."""
-    try:
-        await context.call_store(_retention(context).release, caller.tenant, number)
-    except HoldNotFound:
-        raise ApiError(404, "There is no such hold.", code="hold_not_found", param="number") from None
+    await context.call_store(_open_retention(context).release, caller.tenant, number)
     return HoldReleased(number=number)
 
 

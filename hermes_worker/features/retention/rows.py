@@ -257,7 +257,7 @@ class Pruner:
             return load_rules(connection, tenant, self._defaults)
 
     def list_tenants(self) -> list[str]:
-        """All of them."""
+        """List the names of all tenants."""
         with self._database.read() as connection:
             return list_tenants(connection)
 
@@ -271,7 +271,7 @@ class Pruner:
         rule = self.load_rules(tenant)[RetentionKind.WORKSPACES]
         if rule.age_s is None:
             return erased
-        quiet_before = self._database.now() - rule.age_s
+        quiet_before = self._database.read_clock() - rule.age_s
         with self._database.read() as connection:
             holds = load_holds(connection, tenant)
             ours = sa.and_(sessions.c.tenant == tenant, sessions.c.session_id.in_(session_ids))
@@ -295,7 +295,7 @@ class Pruner:
     def find_idle_workspaces(self, session_ids: Collection[str], idle_s: float) -> set[str]:
         """Find the sessions among ``session_ids``, of any tenant, whose workspace was not used for ``idle_s`` seconds
         and is not in use: neither the session nor a child or a fork that works in it has an open run."""
-        before = self._database.now() - idle_s
+        before = self._database.read_clock() - idle_s
         return {
             name for name, (at_work, since) in self._load_uses(session_ids).items() if not at_work and since < before
         }
@@ -333,8 +333,7 @@ class Pruner:
     def has_erased(self, tenant: str) -> bool:
         """Whether something of a tenant was erased of which another machine may have files."""
         is_erased = sa.exists().where(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
-        with self._database.read() as connection:
-            return bool(connection.execute(sa.select(is_erased)).scalar_one())
+        return bool(self._database.select(sa.select(is_erased)).scalar_one())
 
     def may_remove_workspaces(self, tenant: str) -> bool:
         """Whether there may be workspaces of a tenant that can go: a rule ends them, or something was erased."""
@@ -343,11 +342,10 @@ class Pruner:
     def _find_erased(self, tenant: str, session_ids: Collection[str]) -> set[str]:
         ours = sa.and_(deleted_runs.c.tenant == tenant, deleted_runs.c.erasure_pk.is_not(None))
         wanted = sa.select(deleted_runs.c.run_id).where(ours, deleted_runs.c.run_id.in_(session_ids))
-        with self._database.read() as connection:
-            return set(connection.execute(wanted).scalars())
+        return set(self._database.select(wanted).scalars())
 
     def _build_scope(self, tenant: str, acts: bool) -> _Scope:
-        now = self._database.now()
+        now = self._database.read_clock()
         with self._database.read() as connection:
             rules, holds = load_rules(connection, tenant, self._defaults), load_holds(connection, tenant)
         return _Scope(tenant=tenant, rules=rules, holds=holds, now=now, going=set(), acts=acts)
@@ -380,8 +378,7 @@ class Pruner:
         at = deliveries.c.settled_at if kind is RetentionKind.DELIVERIES else runs.c.finished_at
         is_root = sa.true() if kind is RetentionKind.DELIVERIES else runs.c.root_pk.is_(None)
         ordered = sa.select(at).where(at.table.c.tenant == tenant, at.is_not(None), is_root).order_by(at.desc())
-        with self._database.read() as connection:
-            found = connection.execute(ordered.offset(rule.count).limit(1)).scalar()
+        found = self._database.select(ordered.offset(rule.count).limit(1)).scalar()
         return None if found is None else float(found)
 
     # --- kinds of rows ---
@@ -392,13 +389,11 @@ class Pruner:
         """Delete rows to which nothing refers, and that no hold keeps."""
         old = sa.and_(table.c.tenant == scope.tenant, at < cut)
         if not scope.acts:
-            with self._database.read() as connection:
-                counted = sa.select(sa.func.count()).select_from(table).where(old)
-                return _Batch(int(connection.execute(counted).scalar_one()), None)
+            counted = sa.select(sa.func.count()).select_from(table).where(old)
+            return _Batch(int(self._database.select(counted).scalar_one()), None)
         keys = list(table.primary_key.columns)
         some = sa.select(*keys).where(old).order_by(at).limit(_ROWS_AT_ONCE).with_for_update(skip_locked=True)
-        with self._database.write() as connection:
-            deleted = connection.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some))).rowcount
+        deleted = self._database.execute(sa.delete(table).where(sa.tuple_(*keys).in_(some)))
         return _Batch(deleted, mark if deleted == _ROWS_AT_ONCE else None)
 
     def _prune_requests(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
@@ -422,9 +417,8 @@ class Pruner:
             gone = sa.delete(deliveries).where(
                 deliveries.c.pk.in_(going), at.is_not(None), deliveries.c.is_counted == 1
             )
-            with self._database.write() as connection:
-                return _Batch(connection.execute(gone).rowcount, _next_mark(rows, _ROWS_AT_ONCE))
-        return _Batch(len(going), _next_mark(rows, _ROWS_AT_ONCE))
+            return _Batch(self._database.execute(gone), _find_next_mark(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _find_next_mark(rows, _ROWS_AT_ONCE))
 
     def _prune_artifacts(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         """Delete artifacts, by when they were kept; their contents follow when nothing else refers to them."""
@@ -439,8 +433,8 @@ class Pruner:
         if scope.acts and going:
             with self._database.write() as connection:
                 count = delete_artifacts(connection, artifacts.c.pk.in_(going))
-            return _Batch(count, _next_mark(rows, _ROWS_AT_ONCE))
-        return _Batch(len(going), _next_mark(rows, _ROWS_AT_ONCE))
+            return _Batch(count, _find_next_mark(rows, _ROWS_AT_ONCE))
+        return _Batch(len(going), _find_next_mark(rows, _ROWS_AT_ONCE))
 
     def _prune_events(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         ended = sa.select(runs.c.pk, runs.c.finished_at.label("at"))
@@ -452,13 +446,12 @@ class Pruner:
         if scope.acts and count:
             with self._database.write() as connection:
                 count = deleting.delete_events(connection, going)
-        return _Batch(count, _next_mark(rows, _ENDED_AT_ONCE))
+        return _Batch(count, _find_next_mark(rows, _ENDED_AT_ONCE))
 
     def _prune_firings(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         """Delete the firings of some jobs that the job does not read any more and whose run is not held."""
         wanted = sa.select(jobs.c.pk).where(jobs.c.tenant == scope.tenant, jobs.c.pk > mark.pk).order_by(jobs.c.pk)
-        with self._database.read() as connection:
-            found = connection.execute(wanted.limit(_JOBS_AT_ONCE)).scalars().all()
+        found = self._database.select(wanted.limit(_JOBS_AT_ONCE)).scalars().all()
         count = sum(self._prune_firings_of(scope, job_pk, cut) for job_pk in found)
         return _Batch(count, _Mark(0.0, found[-1]) if len(found) == _JOBS_AT_ONCE else None)
 
@@ -479,14 +472,13 @@ class Pruner:
         going = [row.pk for row in rows if row.run_pk not in held]
         if not scope.acts or not going:
             return len(going)
-        with self._database.write() as connection:
-            return connection.execute(sa.delete(firings).where(firings.c.pk.in_(going), old)).rowcount
+        return self._database.execute(sa.delete(firings).where(firings.c.pk.in_(going), old))
 
     def _prune_runs(self, scope: _Scope, cut: float | None, mark: _Mark) -> _Batch:
         ended = sa.select(runs.c.pk, runs.c.finished_at.label("at")).where(runs.c.root_pk.is_(None))
         rows = self._load_page(_EndedInPass, ended, runs.c.finished_at, scope, cut, mark, _CHAINS_AT_ONCE)
         count = self._delete_chains(scope, [row.pk for row in rows], cut, frozenset())
-        return _Batch(count, _next_mark(rows, _CHAINS_AT_ONCE))
+        return _Batch(count, _find_next_mark(rows, _CHAINS_AT_ONCE))
 
     def _delete_chains(self, scope: _Scope, roots: Sequence[int], cut: float | None, over: frozenset[int]) -> int:
         """Delete the chains among ``roots`` that may go. Returns how many runs were deleted. ``over`` are sessions that
@@ -494,19 +486,19 @@ class Pruner:
 
         keys_before = compute_cutoff(scope.rules[RetentionKind.IDEMPOTENCY_KEYS], scope.now, None)
 
-        def going(connection: Connection, wanted: Sequence[int]) -> list[int]:
+        def list_going(connection: Connection, wanted: Sequence[int]) -> list[int]:
             found = load_chains(connection, wanted, load_holds(connection, scope.tenant), keys_before=keys_before)
             return [each.root_pk for each in found if may_delete_chain(each, cut, over, scope.now)]
 
         with self._database.read() as connection:
-            chosen = [root for root in going(connection, roots) if root not in scope.going]
+            chosen = [root for root in list_going(connection, roots) if root not in scope.going]
             if not scope.acts:
                 scope.going.update(chosen)
                 wanted = sa.select(sa.func.count()).where(is_in_chains(chosen))
                 return int(connection.execute(wanted).scalar_one()) if chosen else 0
 
         def may_go(root: int, connection: Connection) -> bool:
-            return going(connection, [root]) == [root]
+            return list_going(connection, [root]) == [root]
 
         return sum(deleting.delete_chain(self._database, root, partial(may_go, root)) for root in chosen)
 
@@ -515,7 +507,7 @@ class Pruner:
         old = sa.and_(sessions.c.tenant == scope.tenant, sessions.c.created_at < cut, sessions.c.pk > mark.pk)
         wanted = sa.select(sessions.c.pk).where(old).order_by(sessions.c.pk).limit(_SESSIONS_AT_ONCE)
 
-        def over(connection: Connection, wanted: Sequence[int]) -> set[int]:
+        def list_over(connection: Connection, wanted: Sequence[int]) -> set[int]:
             found = load_sessions(connection, wanted, load_holds(connection, scope.tenant))
             return {each.session_pk for each in found if is_session_expired(each, cut)}
 
@@ -524,11 +516,11 @@ class Pruner:
             facts = [each for each in load_sessions(connection, page, scope.holds) if is_session_expired(each, cut)]
             roots = sorted({root for each in facts for root in each.runs})
             others = {pk for each in load_chains(connection, roots, scope.holds) for pk in each.sessions}
-            quiet = frozenset(over(connection, sorted(others)))
+            quiet = frozenset(list_over(connection, sorted(others)))
         gone = self._delete_chains(scope, roots, None, quiet)
 
         def may_go(pk: int, connection: Connection) -> bool:
-            return over(connection, [pk]) == {pk}
+            return list_over(connection, [pk]) == {pk}
 
         if scope.acts:
             free = [each.session_pk for each in facts]
@@ -564,14 +556,12 @@ class Pruner:
         table = at.table
         old = sa.and_(table.c.tenant == scope.tenant, at.is_not(None), at < cut)
         beyond = sa.tuple_(at, table.c.pk) > sa.tuple_(sa.literal(mark.at, sa.Double()), sa.literal(mark.pk))
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(wanted.where(old, beyond).order_by(at, table.c.pk).limit(most)), row)
+        return fetch_rows(self._database.select(wanted.where(old, beyond).order_by(at, table.c.pk).limit(most)), row)
 
     def _load_mark(self, tenant: str, kind: RetentionKind) -> _Mark:
         this = (retention_marks.c.tenant == tenant) & (retention_marks.c.kind == kind.value)
-        with self._database.read() as connection:
-            place = sa.select(*select_columns(retention_marks, _PlaceInPass)).where(this)
-            row = fetch_row(connection.execute(place), _PlaceInPass)
+        place = sa.select(*select_columns(retention_marks, _PlaceInPass)).where(this)
+        row = fetch_row(self._database.select(place), _PlaceInPass)
         return _Mark() if row is None else _Mark(float(row.at), int(row.pk))
 
     def _set_mark(self, tenant: str, kind: RetentionKind, mark: _Mark) -> None:
@@ -582,6 +572,6 @@ class Pruner:
                 connection.execute(build_insert_ignoring(connection, retention_marks), values)
 
 
-def _next_mark(rows: Sequence[_HasEnd], most: int) -> _Mark | None:
+def _find_next_mark(rows: Sequence[_HasEnd], most: int) -> _Mark | None:
     """The position at which the pass goes on after a page of at most ``most`` rows; ``None`` at the end."""
     return _Mark(float(rows[-1].at), int(rows[-1].pk)) if len(rows) == most else None

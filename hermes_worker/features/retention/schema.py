@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.resource import ListOf, Resource
 
@@ -41,10 +41,8 @@ class HoldReleased(Resource):
     released: Literal[True] = True
 
 
-class PrunedPlace(Resource):
+class PrunedPlace(Resource, extra="forbid", strict=True):
     """Where a deletion stopped, for the request that goes on."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     within: str = Field(max_length=40, pattern=_NO_NUL)
     is_through: bool

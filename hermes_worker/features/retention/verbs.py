@@ -15,9 +15,10 @@ import click
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
 from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.screen import flatten_text
-from hermes_worker.cli.short_ids import complete_id, complete_session_id
+from hermes_worker.cli.screen import clear_progress, flatten_text
+from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.retention_rules import RetentionKind, parse_kind, parse_rule
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def prune(home: Path | None, all_tenants: bool, dry_run: bool, as_json: bool) ->
         if not was_interrupted(error):
             raise
         status = EXIT_INTERRUPTED
-    _clear_progress()
+    clear_progress()
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run, "interrupted": bool(status), "deleted": dict(counts)}))
         return status
@@ -75,11 +76,6 @@ def _show_progress(counts: Counter[str]) -> None:
     if sys.stderr.isatty():
         told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         click.echo(f"\r\x1b[K{flatten_text(told, 110)}", err=True, nl=False)
-
-
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -135,7 +131,7 @@ def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: 
         raise click.UsageError("give --run or --session, not both")
     client = open_api_client(home)
     full_id = None if run_id is None else complete_id(client, run_id, "run")
-    whole = None if session_id is None else complete_session_id(client, session_id)
+    whole = None if session_id is None else complete_id(client, session_id, "session")
     placed = client.place_hold(reason, run_id=full_id, session_id=whole)
     click.echo(f"{placed.number} holds {_describe_held(placed)}")
 
@@ -146,18 +142,20 @@ def hold(home: Path | None, run_id: str | None, session_id: str | None, reason: 
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def holds(home: Path | None, as_json: bool) -> None:
     """What is held of a tenant."""
-    found = open_api_client(home).holds()
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(view.model_dump()))
-    elif found:
-        rows = [
-            (str(v.number), _describe_held(v), format_moment(v.placed_at), v.placed_by, flatten_text(v.reason, 60))
-            for v in found
-        ]
-        click.echo(render_table(rows, ("HOLD", "OF", "SINCE", "BY", "REASON"), whole=(0, 1)))
-    else:
-        click.echo("no holds", err=True)
+    print_entries(
+        open_api_client(home).holds(),
+        ("HOLD", "OF", "SINCE", "BY", "REASON"),
+        lambda v: (
+            str(v.number),
+            _describe_held(v),
+            format_moment(v.placed_at),
+            v.placed_by,
+            flatten_text(v.reason, 60),
+        ),
+        document=(lambda view: view.model_dump()) if as_json else None,
+        empty="no holds",
+        whole=(0, 1),
+    )
 
 
 @retention.command()

@@ -11,7 +11,7 @@ from hermes_worker import installed
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention_rules import RetentionKind
 from hermes_worker.features.retention.rows import Pruner
-from hermes_worker.local.paths import job_data_dirs, output_dir, workspaces_dir
+from hermes_worker.local.paths import get_output_dir, get_workspaces_dir, list_job_data_dirs
 from hermes_worker.tasks.jobs.data import remove_job_data
 from hermes_worker.tasks.jobs.outputs import prune_outputs
 from hermes_worker.tasks.maintenance import remove_left_on_machine
@@ -22,11 +22,11 @@ def remove_files(home: Path, tenant: str, sessions: Sequence[str], jobs: Sequenc
     """Remove what this machine has of erased sessions and jobs: workspaces of their own, documents, and what scripts
     kept. Idempotent. Only ids that the product drew are taken for names of directories."""
     removed: Counter[str] = Counter()
-    removed["workspaces"] = len(remove_workspaces(workspaces_dir(home, tenant), sessions))
+    removed["workspaces"] = len(remove_workspaces(get_workspaces_dir(home, tenant), sessions))
     over = frozenset(sessions)
     for what, forget_sessions in installed.list_upkeep("forget_sessions"):
         removed[what] = forget_sessions(home, tenant, over.intersection)
-    kept = [output_dir(home), *job_data_dirs(home)]
+    kept = [get_output_dir(home), *list_job_data_dirs(home)]
     removed["documents"] = sum(remove_job_data(directory, job_id) for directory in kept for job_id in jobs)
     return +removed
 
@@ -38,11 +38,11 @@ def prune_files(home: Path, pruner: Pruner, *, outputs_kept: int) -> dict[Retent
     """
     remove_left_on_machine(home)
     age_s = pruner.load_rules(DEFAULT_TENANT)[RetentionKind.OUTPUTS].age_s
-    removed = {RetentionKind.OUTPUTS: prune_outputs(output_dir(home), outputs_kept, age_s=age_s)}
+    removed = {RetentionKind.OUTPUTS: prune_outputs(get_output_dir(home), outputs_kept, age_s=age_s)}
     for tenant in pruner.list_tenants():
         if pruner.may_remove_workspaces(tenant):
             find_expired = partial(pruner.find_expired_workspaces, tenant)
-            found = prune_workspaces(workspaces_dir(home, tenant), find_expired)
+            found = prune_workspaces(get_workspaces_dir(home, tenant), find_expired)
             for _, forget_sessions in installed.list_upkeep("forget_sessions"):
                 forget_sessions(home, tenant, find_expired)
             count = removed.get(RetentionKind.WORKSPACES, 0) + len(found)

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.fuzzy import EditRefused, replace_text
 from hermes_worker.agent.tools.interruptible import run_interruptibly
-from hermes_worker.agent.tools.results import json_result
+from hermes_worker.agent.tools.results import build_json_result
 from hermes_worker.core.offered_skills import SkillError
 from hermes_worker.features.skills import SKILL_MANAGE
 from hermes_worker.features.skills.change_rules import (
@@ -54,11 +54,11 @@ class SkillManageTool:
             run_interruptibly(lambda: _require_no_secret(wish, context), context.cancelled)
             digest = self._skills.change(wish, partial(_rewrite_files, wish, context), context)
         except SkillError as error:
-            return json_result({"success": False, "error": str(error)}, is_error=True)
+            return build_json_result({"success": False, "error": str(error)}, is_error=True)
         told: dict[str, object] = {"success": True, "message": _format_done(wish), "note": _LATER}
         if digest is not None:
             told["version"] = digest[:12]
-        return json_result(told)
+        return build_json_result(told)
 
 
 def _format_done(wish: SkillChangeRequest) -> str:

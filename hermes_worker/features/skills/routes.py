@@ -8,10 +8,10 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import READS, Caller, needs
+from hermes_worker.api.auth import READS, Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
 from hermes_worker.api.errors import ApiError
@@ -35,16 +35,14 @@ from hermes_worker.safety.threats import ThreatScope
 
 router = APIRouter(prefix="/v1/skills", tags=["skills"], route_class=JsonRoute, responses=schema.declare_errors(503))
 
-_CHANGES = needs(KeyScope.MEMORY)
+_CHANGES = declare_scope(KeyScope.MEMORY)
 _Name = Annotated[str, Path(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,129}$", description="As lists name it.")]
 
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class GivenFile(BaseModel):
+class GivenFile(BaseModel, extra="forbid"):
     """A file of a skill, as ``text`` or as ``base64``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     path: str = Field(min_length=1, max_length=PATH_CHARS_MAX)
     text: str | None = Field(default=None, max_length=FILE_BYTES_MAX)
@@ -52,10 +50,8 @@ class GivenFile(BaseModel):
     is_executable: bool = Field(default=False, strict=True)
 
 
-class KeepBody(BaseModel):
+class KeepBody(BaseModel, extra="forbid"):
     """A version of a skill: all of its files."""
-
-    model_config = ConfigDict(extra="forbid")
 
     files: list[GivenFile] = Field(min_length=1, max_length=FILES_MAX)
     category: str | None = Field(default=None, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$")
@@ -132,7 +128,7 @@ def _describe_skill(shelf: SkillShelf, tenant: str, name: str, path: str | None 
     Raises ``SkillNotFound``, also for a file that it does not have, ``SkillError``, ``UnavailableError``."""
     shelf.forget_look(tenant)
     shelf.sync(tenant)
-    row = shelf.skills_of_tenant(tenant).find(name)
+    row = shelf.open_tenant_skills(tenant).find(name)
     if row is None:
         raise SkillNotFound(f"there is no skill {name[:80]!r}")
     facts, files = row.entry.facts, shelf.load_files(tenant, row.hash)

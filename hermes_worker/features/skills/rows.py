@@ -136,8 +136,7 @@ class Skills:
         wanted = sa.select(*select_columns(skills, SkillRow)).where(skills.c.tenant == self.tenant)
         if not with_removed:
             wanted = wanted.where(skills.c.is_removed == 0)
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(wanted.order_by(skills.c.name)), SkillRow)
+        return fetch_rows(self._database.select(wanted.order_by(skills.c.name)), SkillRow)
 
     def find(self, name: str) -> SkillRow | None:
         """Load the newest version of a skill; ``None`` when there is none."""
@@ -150,8 +149,7 @@ class Skills:
         Decrypts no text."""
         wanted = sa.select(skills.c.name, skills.c.category, skills.c.hash, skills.c.version)
         wanted = wanted.where(skills.c.tenant == self.tenant, skills.c.is_removed == 0).order_by(skills.c.name)
-        with self._database.read() as connection:
-            return [tuple(row) for row in connection.execute(wanted)]
+        return [tuple(row) for row in self._database.select(wanted)]
 
     def write_skill(
         self, kept: NewSkillVersion, *, expects: str | None, is_new: bool = False, call: SkillCall | None = None
@@ -225,8 +223,7 @@ class Skills:
     def list_versions_of_run(self, run_pk: int, name: str) -> frozenset[str]:
         """List the hashes of the versions of a skill that a run's own calls made."""
         wanted = sa.select(skill_changes.c.hash).where(skill_changes.c.run_pk == run_pk, skill_changes.c.name == name)
-        with self._database.read() as connection:
-            return frozenset(connection.execute(wanted.where(skill_changes.c.hash.is_not(None))).scalars())
+        return frozenset(self._database.select(wanted.where(skill_changes.c.hash.is_not(None))).scalars())
 
     # --- what runs use ---
 
@@ -276,8 +273,7 @@ class Skills:
             .select_from(runs.outerjoin(first, first.c.pk == runs.c.root_pk))
             .where(runs.c.run_id == run_id, runs.c.tenant == self.tenant)
         )
-        with self._database.read() as connection:
-            row = fetch_row(connection.execute(wanted), RunSkillFacts)
+        row = fetch_row(self._database.select(wanted), RunSkillFacts)
         if row is None:
             raise SkillNotFound(f"there is no run {run_id!r}")
         return row
@@ -285,8 +281,7 @@ class Skills:
     def _load_body(self, digest: str, *, is_set: bool) -> str:
         this = (skill_contents.c.tenant == self.tenant) & (skill_contents.c.hash == digest)
         wanted = sa.select(skill_contents.c.body).where(this, skill_contents.c.is_set == int(is_set))
-        with self._database.read() as connection:
-            body = connection.execute(wanted).scalar()
+        body = self._database.select(wanted).scalar()
         if body is None:
             raise SkillNotFound(f"the skills {digest[:12]} are not in the database any more")
         return str(body)
@@ -354,11 +349,9 @@ def prune_skills(database: Database, *, acts: bool = True, older_than_s: float =
     is_named = sa.exists().where(runs.c.skills_hash == skill_contents.c.hash, runs.c.skills_hash.is_not(None))
     sets = sa.and_(skill_contents.c.is_set == 1, old, sa.not_(is_named))
     if not acts:
-        with database.read() as connection:
-            wanted = sa.select(sa.func.count()).select_from(skill_contents).where(sets)
-            return int(connection.execute(wanted).scalar_one())
-    with database.write() as connection:
-        deleted = connection.execute(sa.delete(skill_contents).where(sets)).rowcount
+        wanted = sa.select(sa.func.count()).select_from(skill_contents).where(sets)
+        return int(database.select(wanted).scalar_one())
+    deleted = database.execute(sa.delete(skill_contents).where(sets))
     return deleted + _prune_folders(database, old)
 
 

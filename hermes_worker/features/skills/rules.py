@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.json_values import read_mapping
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.offered_skills import SkillError
 
 SKILL_FILE = "SKILL.md"
@@ -110,7 +111,7 @@ class SkillFacts:
 
     def to_json(self) -> str:
         said = {each.name: getattr(self, each.name) for each in fields(self)}
-        return canonical_json({name: value for name, value in said.items() if value})
+        return dump_canonical_json({name: value for name, value in said.items() if value})
 
     @classmethod
     def from_json(cls, text: str) -> SkillFacts:
@@ -148,7 +149,7 @@ class SkillSet:
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def to_json(self) -> str:
-        return canonical_json(
+        return dump_canonical_json(
             [[entry.category, entry.hash, json.loads(entry.facts.to_json())] for entry in self.entries]
         )
 
@@ -156,7 +157,7 @@ class SkillSet:
     def from_json(cls, text: str) -> SkillSet:
         return cls(
             entries=tuple(
-                SkillEntry(category=category, hash=digest, facts=SkillFacts.from_json(canonical_json(facts)))
+                SkillEntry(category=category, hash=digest, facts=SkillFacts.from_json(dump_canonical_json(facts)))
                 for category, digest, facts in json.loads(text)
             )
         )
@@ -248,7 +249,7 @@ def compute_content_hash(files: Sequence[SkillFile]) -> str:
 
 def dump_folder(files: Sequence[SkillFile]) -> str:
     """Dump the files for storage."""
-    return canonical_json([_dump_file(file) for file in sorted(files, key=lambda each: each.path.encode())])
+    return dump_canonical_json([_dump_file(file) for file in sorted(files, key=lambda each: each.path.encode())])
 
 
 def _dump_file(file: SkillFile) -> dict[str, object]:
@@ -285,8 +286,8 @@ def parse_facts(front: Mapping[str, Any], *, called: str) -> SkillFacts:
         raise SkillError(
             f"{name[:80]!r} cannot be the name of a skill: 1 to {NAME_CHARS_MAX} lower-case letters, digits and hyphens"
         )
-    metadata = _read_mapping(front.get("metadata"))
-    own = _read_mapping(metadata.get("hermes"))
+    metadata = read_mapping(front.get("metadata"))
+    own = read_mapping(metadata.get("hermes"))
     return SkillFacts(
         name=name,
         description=_read_word(front.get("description"))[:DESCRIPTION_CHARS_MAX],
@@ -318,7 +319,7 @@ def _parse_variables(front: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[
 
 
 def _parse_prerequisites(front: Mapping[str, Any], own: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    said = _read_mapping(front.get("prerequisites")) or _read_mapping(own.get("prerequisites"))
+    said = read_mapping(front.get("prerequisites")) or read_mapping(own.get("prerequisites"))
     return _read_words(said.get(name))[:_VARIABLES_MAX]
 
 
@@ -389,10 +390,6 @@ def _read_words(value: object) -> tuple[str, ...]:
         return ()
     found = (_read_word(each)[:NAME_CHARS_MAX] for each in listed[:100])
     return tuple(each for each in found if each)
-
-
-def _read_mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 # --- what an agent is shown ------------------------------------------------------------------------------------------
@@ -480,11 +477,11 @@ def expand_variables(text: str, *, folder: str | None, session_id: str) -> str:
     variable as it is. One pass: variables inside a value are not replaced."""
     values = {"HERMES_SKILL_DIR": folder, "HERMES_SESSION_ID": session_id}
 
-    def value(match: re.Match[str]) -> str:
+    def find_value(match: re.Match[str]) -> str:
         known = values[match.group(1)]
         return match.group(0) if known is None else known
 
-    return _VARIABLE.sub(value, text)
+    return _VARIABLE.sub(find_value, text)
 
 
 def needs_folder(files: Sequence[SkillFile]) -> bool:

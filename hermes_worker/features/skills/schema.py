@@ -49,7 +49,7 @@ class SkillSheetObject(Resource):
 
 
 class RemovedSkill(Resource):
-    """That a skill is gone; runs that began with it go on with it."""
+    """A skill that was removed. Runs that began with it keep it."""
 
     object: Literal["hermes.skill.removed"] = "hermes.skill.removed"
     name: str

@@ -136,13 +136,13 @@ class SkillShelf:
         self._stamps: dict[tuple[str, Path], Mapping[str, SkillFolder]] = {}
         self._lock = threading.RLock()
 
-    def skills_of_tenant(self, tenant: str) -> Skills:
+    def open_tenant_skills(self, tenant: str) -> Skills:
         """The rows of a tenant, as they are at this moment."""
         return self._skills.for_tenant(tenant)
 
     # --- sets ---
 
-    def current_set(self, tenant: str) -> SkillSet | None:
+    def load_current_set(self, tenant: str) -> SkillSet | None:
         """The set that a run which begins now has; ``None`` where there is no skill. At most a second old, and stored:
         its hash may be named by a run."""
         with self._lock:
@@ -164,7 +164,7 @@ class SkillShelf:
 
     def list_usable(self, tenant: str) -> tuple[SkillEntry, ...]:
         """Skills and bundles that a run which begins now may name, with any tools; by name."""
-        found = self.current_set(tenant)
+        found = self.load_current_set(tenant)
         return tuple(entry for entry in found.entries if self.is_usable(entry.facts)) if found else ()
 
     def forget_look(self, tenant: str) -> None:
@@ -195,7 +195,7 @@ class SkillShelf:
         """Find the skills that a tenant has now, with the texts of those that ``names`` name. Raises ``SkillError`` for
         a name that no skill has."""
         if not names:
-            return self._offer_set(self.current_set(tenant))
+            return self._offer_set(self.load_current_set(tenant))
         named = self.load_named(tenant, names)
         if named.missing:
             raise SkillError(f"there is no skill {named.missing[0]!r}; 'GET /v1/skills' lists those there are")
@@ -219,7 +219,7 @@ class SkillShelf:
         if not names:
             return NamedSkills()
         self.forget_look(tenant)  # it may have been put there for this very run
-        found = self.current_set(tenant)
+        found = self.load_current_set(tenant)
         texts: dict[str, str] = {}
         missing: list[str] = []
         for name in names:
@@ -321,7 +321,7 @@ class SkillShelf:
         ]
         external = [Path(path).expanduser() for path in self._external] if tenant == DEFAULT_TENANT else []
         for path in (*homes, *external):
-            yield _SkillRoot(path, f"home:{_place_id(path)}")
+            yield _SkillRoot(path, f"home:{_hash_place(path)}")
         for extension in installed.get_installed().list_bringing("skills"):
             for declared in extension.skills:
                 folder = _find_folder(declared.folder)
@@ -434,7 +434,7 @@ def add_safe_description(facts: SkillFacts, files: Sequence[SkillFile]) -> Skill
     return replace(facts, description=description)
 
 
-def _place_id(path: Path) -> str:
+def _hash_place(path: Path) -> str:
     """The id of a directory of this machine."""
     place = f"{socket.gethostname()}:{path.absolute()}"
     return hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -65,7 +65,7 @@ def _parse_mapping(text: str, where: str) -> Mapping[str, Any]:
 
 
 def _parse_document(text: str, where: str) -> Any:
-    """Raises ``SkillError``, ``yaml.YAMLError``."""
+    """Parse front matter as YAML whose scalars are texts. Raises ``SkillError``, ``yaml.YAMLError``."""
     if not _is_yaml(text):
         text = _VALUE.sub(_quote_value, text)
     _require_plain(text, where)
@@ -91,7 +91,7 @@ def _quote_value(line: re.Match[str]) -> str:
 
 
 def _require_plain(text: str, where: str) -> None:
-    """Raises ``SkillError``, ``yaml.YAMLError``."""
+    """Refuse anchors, aliases, tags and deep nesting. Raises ``SkillError``, ``yaml.YAMLError``."""
     depth = 0
     for number, event in enumerate(yaml.parse(text, Loader=yaml.BaseLoader)):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):

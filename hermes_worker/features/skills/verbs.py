@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_moment, render_table
+from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.server import refuse_server_options
@@ -23,6 +24,7 @@ from hermes_worker.system.plainfiles import NotPlain, read_plain
 
 if TYPE_CHECKING:
     from hermes_worker.features.skills.schema import SkillSheetObject
+    from hermes_worker.schemas.capabilities import SkillObject
 
 _DESCRIPTION_CHARS = 100
 
@@ -38,18 +40,19 @@ def skills() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_skills(home: Path | None, as_json: bool) -> None:
     """The skills and bundles that a run can be given now."""
-    found = open_api_client(home).skills()
-    if as_json:
-        for each in found:
-            click.echo(json.dumps({"name": each.name, "category": each.category, "description": each.description}))
-    elif found:
-        rows = [
-            (each.name, each.category or "-", flatten_text(each.description, _DESCRIPTION_CHARS) or "-")
-            for each in found
-        ]
-        click.echo(render_table(rows, ("NAME", "CATEGORY", "DESCRIPTION"), ids=(0,), whole=(0, 1)))
-    else:
-        click.echo("there are no skills yet", err=True)
+    print_entries(
+        open_api_client(home).skills(),
+        ("NAME", "CATEGORY", "DESCRIPTION"),
+        lambda one: (one.name, one.category or "-", flatten_text(one.description, _DESCRIPTION_CHARS) or "-"),
+        document=_build_document if as_json else None,
+        empty="there are no skills yet",
+        ids=(0,),
+        whole=(0, 1),
+    )
+
+
+def _build_document(one: SkillObject) -> dict[str, str | None]:
+    return {"name": one.name, "category": one.category, "description": one.description}
 
 
 @skills.command("show", epilog="Example: hermes-worker skills show tidy references/rules.md")

@@ -28,7 +28,7 @@ from hermes_worker.features.skills.rules import (
 from hermes_worker.features.skills.shelf_files import SkillShelf, build_surroundings
 from hermes_worker.observe import log
 from hermes_worker.store.access.audit import Actor, set_actor
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 
 
 class AgentSkills:
@@ -57,37 +57,38 @@ class AgentSkills:
         return self._variables
 
     def list_visible(self, context: ToolContext) -> Sequence[SkillEntry]:
-        """Raises ``SkillError``, ``UnavailableError``."""
-        around = build_surroundings(tool_names(self._tools_of(context.run_id)), self._shelf.disabled)
+        """List the skills that the model of this run may load. Raises ``SkillError``, ``UnavailableError``."""
+        around = build_surroundings(read_tool_names(self._tools_of(context.run_id)), self._shelf.disabled)
         return tuple(
             entry for entry in select_offered_skills(self._load_set(context), around) if not entry.facts.bundle
         )
 
     def load_skill(self, name: str, context: ToolContext) -> tuple[SkillEntry, Sequence[SkillFile]]:
-        """Raises ``SkillNotFound``, ``SkillError``, ``UnavailableError``."""
+        """Load a skill with its files. Raises ``SkillNotFound``, ``SkillError``, ``UnavailableError``."""
         entry = self._load_set(context).find(name)
         if entry is None or entry.facts.bundle or not self._shelf.is_usable(entry.facts):
             raise SkillNotFound(f"Skill {name[:80]!r} not found.")
         return entry, self._shelf.load_files(context.origin.tenant, entry.hash)
 
     def change(self, wish: SkillChangeRequest, rewrite: SkillRewrite, context: ToolContext) -> str | None:
-        """Raises ``SkillError``, ``UnavailableError``."""
+        """Change a skill once per call; return its new hash, ``None`` when it was removed. Raises ``SkillError``,
+        ``UnavailableError``."""
         tenant = context.origin.tenant
-        if (done := self._shelf.skills_of_tenant(tenant).find_change(context.idempotency_key)) is not None:
+        if (done := self._shelf.open_tenant_skills(tenant).find_change(context.idempotency_key)) is not None:
             return done.hash
         try:
             require_skill_writer(self._writers_of(context.run_id), context.policies.find(SkillPolicy))
             with set_actor(Actor(tenant=tenant, name=f"agent:{context.session_id}")):
                 return self._apply_change(wish, rewrite, context).hash
         except SkillError as error:
-            if (done := self._shelf.skills_of_tenant(tenant).find_change(context.idempotency_key)) is not None:
+            if (done := self._shelf.open_tenant_skills(tenant).find_change(context.idempotency_key)) is not None:
                 return done.hash  # an attempt that was given up did it meanwhile
             log.info("skill.refused", action=wish.action.value, reason=str(error))
             raise
 
     def _apply_change(self, wish: SkillChangeRequest, rewrite: SkillRewrite, context: ToolContext) -> SkillChange:
         tenant, name = context.origin.tenant, wish.name
-        rows = self._shelf.skills_of_tenant(tenant)
+        rows = self._shelf.open_tenant_skills(tenant)
         run = rows.load_skills_of_run(context.run_id)
         call = SkillCall(run_pk=run.pk, key=context.idempotency_key)
         row = rows.find(name)
@@ -101,7 +102,7 @@ class AgentSkills:
             raise SkillNotFound(f"Skill {name[:80]!r} not found. Use skills_list to see all available skills.")
         if row.entry.facts.bundle:
             raise SkillError(f"{name!r} is a bundle, which people change.")
-        if wish.overwrites and row.hash not in rows.list_versions_of_run(run.pk, name) | self._hashes_in_set(
+        if wish.overwrites and row.hash not in rows.list_versions_of_run(run.pk, name) | self._find_hashes_in_set(
             name, tenant, run.skills_hash
         ):
             raise SkillMoved(
@@ -114,14 +115,14 @@ class AgentSkills:
             return self._shelf.remove_skill(tenant, name, expects=row.hash, call=call)
         return self._shelf.keep_version(tenant, name, rewrite, by="agents", expects=row.hash, call=call)
 
-    def _hashes_in_set(self, name: str, tenant: str, digest: str | None) -> set[str]:
+    def _find_hashes_in_set(self, name: str, tenant: str, digest: str | None) -> set[str]:
         entry = self._load_stored_set(tenant, digest).find(name)
         return set() if entry is None else {entry.hash}
 
     def _load_set(self, context: ToolContext) -> SkillSet:
         tenant = context.origin.tenant
         return self._load_stored_set(
-            tenant, self._shelf.skills_of_tenant(tenant).load_skills_of_run(context.run_id).skills_hash
+            tenant, self._shelf.open_tenant_skills(tenant).load_skills_of_run(context.run_id).skills_hash
         )
 
     def _load_stored_set(self, tenant: str, digest: str | None) -> SkillSet:

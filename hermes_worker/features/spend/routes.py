@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, Caller
@@ -19,10 +19,8 @@ _DAYS = 30
 _AGE_S_MAX = 300
 
 
-class ListSpend(BaseModel):
+class ListSpend(BaseModel, extra="forbid"):
     """How to group the cost, and of which runs."""
-
-    model_config = ConfigDict(extra="forbid")
 
     by: SpendBy = SpendBy.DAY
     created_after: float | None = Field(
@@ -72,7 +70,7 @@ async def list_spend(context: Context, caller: Caller, wanted: Annotated[ListSpe
 async def _add_up(context: ApiContext, wanted: ListSpend, tenant: str | None) -> SpendList:
     before = wanted.created_before
     if before is None:
-        before = await context.call_store(context.client.database.now) + 1
+        before = await context.call_store(context.client.database.read_clock) + 1
     after = max(0.0, before - _DAYS * 86_400) if wanted.created_after is None else wanted.created_after
     question = SpendQuery(by=wanted.by, after=after, before=before, tenant=tenant, limit=wanted.limit)
     found = await context.call_store(load_spend, context.client.database, question)

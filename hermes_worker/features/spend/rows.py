@@ -18,17 +18,15 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import usd_of
-from hermes_worker.core.forks import EVALUATION_SOURCE
+from hermes_worker.core.budget import to_usd
 from hermes_worker.core.messages import Usage
 from hermes_worker.core.pricing import CostStatus
-from hermes_worker.core.sources import SessionLabel
+from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.rows import to_usage
 from hermes_worker.store.runs.listing import find_pk_near
-from hermes_worker.store.runs.runs import SESSION_LABEL, to_label
 from hermes_worker.store.tables import firings, jobs, runs, sessions
 
 _DAY_S = 86_400
@@ -67,7 +65,7 @@ class SpendRow:
     """A day (``2026-11-25``, UTC), a model, a tenant, the id of a job or of a session; ``None`` for runs without a
     job."""
     name: str | None
-    """The name of a job, or how callers call a session; ``None`` for other groups."""
+    """The name of a job; the title of a session, or how callers call it; ``None`` for other groups."""
     runs: int
     usage: Usage
     cost_usd: Decimal | None
@@ -169,8 +167,8 @@ class _JobName(NamedTuple):
 class _SessionName(NamedTuple):
     pk: int
     session_id: str
-    session_source: str | None
     session_name: str | None
+    title: str | None
 
 
 def _load_names(
@@ -183,15 +181,10 @@ def _load_names(
         wanted = sa.select(jobs.c.pk, jobs.c.job_id, jobs.c.name).where(jobs.c.pk.in_(pks))
         return {row.pk: (row.job_id, row.name) for row in fetch_rows(connection.execute(wanted), _JobName)}
     if by is SpendBy.SESSION:
-        named = sa.select(sessions.c.pk, *SESSION_LABEL).where(sessions.c.pk.in_(pks))
-        return {
-            row.pk: _format_session_name(to_label(row)) for row in fetch_rows(connection.execute(named), _SessionName)
-        }
+        labels = (sessions.c.pk, sessions.c.session_id, sessions.c.name.label("session_name"), sessions.c.title)
+        named = connection.execute(sa.select(*labels).where(sessions.c.pk.in_(pks)))
+        return {row.pk: (row.session_id, row.title or row.session_name) for row in fetch_rows(named, _SessionName)}
     return {}
-
-
-def _format_session_name(label: SessionLabel) -> tuple[str | None, str | None]:
-    return label.id, label.name
 
 
 def _format_plain_name(by: SpendBy, key: str | int | None) -> tuple[str | None, str | None]:
@@ -206,8 +199,8 @@ def _to_spend_row(row: _SpendSums, key: str | None, name: str | None) -> SpendRo
         name=name,
         runs=row.runs,
         usage=to_usage(row),
-        cost_usd=usd_of(row.cost_nano_usd) if row.known_runs else None,
-        doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
+        cost_usd=to_usd(row.cost_nano_usd) if row.known_runs else None,
+        doubtful_cost_usd=to_usd(row.doubtful_nano_usd),
         unknown_runs=row.unknown_runs,
         unpriced_calls=row.unpriced_calls,
     )

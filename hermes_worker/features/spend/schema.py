@@ -12,10 +12,10 @@ class SpendObject(Resource):
     """A day in UTC (``2026-11-25``), a model, a tenant, the id of a job or of a session; ``null`` for runs that no job
     began."""
     name: str | None
-    """Of a job; what its callers call a session."""
+    """The name of the job; the title of the session, or the name that callers gave it."""
     runs: int
     cost_usd: float | None
-    """What is known of the cost; ``null`` when nothing is."""
+    """The known part of the cost; ``null`` when none is known."""
     doubtful_cost_usd: float
     """What may have been billed beside it, at most."""
     unknown_runs: int

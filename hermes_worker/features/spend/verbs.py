@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.api_connection import open_api_client
-from hermes_worker.cli.layout import format_count, render_table
+from hermes_worker.cli.layout import format_count
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import OneOf, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.pricing import NO_PRICE, format_usd
+from hermes_worker.core.titles import TITLE_CHARS_MAX
 from hermes_worker.features.spend.rows import GROUPS_MAX, SpendBy
 
 if TYPE_CHECKING:
@@ -53,29 +54,30 @@ def spend(
     after = max(0.0, before - _DAYS * 86_400) if since is None else since
     asked: dict[str, Any] = {"by": by, "created_after": after, "created_before": before, "limit": limit}
     found = open_api_client(home).spend(**asked, all_tenants=all_tenants or None)
-    if as_json:
-        for group in found:
-            click.echo(json.dumps(group.model_dump()))
-    elif found:
-        header = (by.upper(), "RUNS", "COST", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN")
-        click.echo(render_table([_row(group) for group in found], header, whole=(0,) if by != "session" else ()))
-    else:
-        click.echo("no run was accepted in this time", err=True)
+    has_ids = any(group.name is not None for group in found)
+    header = (by.upper(), "RUNS", "COST", "TOKENS IN", "OUT", "CACHED", "NOT KNOWN", "ID")
+    print_entries(
+        found,
+        header if has_ids else header[:-1],
+        lambda group: _build_row(group) if has_ids else _build_row(group)[:-1],
+        document=(lambda group: group.model_dump()) if as_json else None,
+        empty="no run was accepted in this time",
+        ids=(7,) if has_ids else (),
+        whole=() if has_ids else (0,),
+    )
 
 
-def _row(group: SpendObject) -> tuple[str, ...]:
-    shown = group.key or "-"
-    if group.name is not None:
-        shown = f"{shown} ({flatten_text(group.name, 40)})"
+def _build_row(group: SpendObject) -> tuple[str, ...]:
     ratio = group.cache_hit_ratio
     return (
-        shown,
+        flatten_text(group.name or group.key or "-", TITLE_CHARS_MAX),
         f"{group.runs:,}",
         NO_PRICE if group.cost_usd is None else format_usd(group.cost_usd),
         f"{group.input_tokens + group.cache_read_tokens + group.cache_write_tokens:,}",
         f"{group.output_tokens:,}",
         "-" if ratio is None else f"{ratio:.0%}",
         _format_unknown(group),
+        group.key or "-",
     )
 
 

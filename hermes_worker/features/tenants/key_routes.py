@@ -6,16 +6,17 @@ from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import FOR_OPERATORS, Caller, needs
+from hermes_worker.api.auth import FOR_OPERATORS, Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import RouteRefusal, answer_errors, invalid
 from hermes_worker.api.formats import TENANT_FORM
 from hermes_worker.api.idempotency import KEEPS
 from hermes_worker.api.owners import ActsFor
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.core.principals import InvalidName, KeyScope, Principal
 from hermes_worker.features.tenants.key_schema import (
     DisabledTenant,
@@ -35,8 +36,22 @@ from hermes_worker.store.access.principals import (
 )
 from hermes_worker.store.runs.limits import TenantLimits
 
-router = APIRouter(prefix="/v1", tags=["tenants"], route_class=JsonRoute, responses=schema.declare_errors(503))
-_ADMIN = needs(KeyScope.ADMIN)
+router = APIRouter(
+    prefix="/v1",
+    tags=["tenants"],
+    route_class=answer_errors(
+        {
+            TenantNotFound: RouteRefusal(404, "tenant_not_found", "tenant", "{error}"),
+            TenantExists: RouteRefusal(409, "tenant_exists", "name", "{error}"),
+            DefaultTenantStays: RouteRefusal(409, "default_tenant_stays", "tenant", "{error}"),
+            KeyNotFound: RouteRefusal(404, "key_not_found", "key_id", "{error}"),
+            InvalidName: RouteRefusal(400, "invalid_value", "name"),
+        },
+        JsonRoute,
+    ),
+    responses=schema.declare_errors(503),
+)
+_ADMIN = declare_scope(KeyScope.ADMIN)
 _STOPPED_AT_ONCE = 100
 """Most runs of a tenant that one request stops."""
 _EXPIRES_S_MAX = 100 * 366 * 86_400.0
@@ -47,21 +62,15 @@ _SHOWN_ONCE = {KEEPS: "none"}
 one."""
 
 
-class NewTenant(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class NewTenant(RequestBody):
     name: str = Field(pattern=TENANT_FORM)
 
 
-class DisableTenant(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class DisableTenant(RequestBody):
     stop: bool = Field(False, description="Stop runs that have not ended as well, some with each request.")
 
 
-class NewKeyBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class NewKeyBody(RequestBody):
     holder: str = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f/]*[^\s\x00-\x1f\x7f/\x85]$")
     scopes: list[Annotated[KeyScope, Field(strict=False)]] = Field(
         [KeyScope.RUNS_READ, KeyScope.RUNS_WRITE], min_length=1, max_length=20
@@ -69,9 +78,7 @@ class NewKeyBody(BaseModel):
     expires_in_s: float | None = Field(None, gt=0, le=_EXPIRES_S_MAX, allow_inf_nan=False)
 
 
-class RotateKey(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class RotateKey(RequestBody):
     overlap_s: float = Field(
         86_400.0, ge=0, le=_EXPIRES_S_MAX, allow_inf_nan=False, description="How long the old key can still be used."
     )
@@ -87,12 +94,7 @@ async def list_tenants(context: Context) -> TenantList:
 @router.post("/tenants", status_code=201, dependencies=[FOR_OPERATORS], responses=schema.declare_errors(409))
 async def create_tenant(context: Context, body: NewTenant) -> TenantObject:
     """Create a tenant. Its commands must be confined from then on, and those of all other tenants as well."""
-    try:
-        await context.call_store(context.tenants.create_tenant, body.name)
-    except InvalidName as error:
-        raise invalid("name", f"{error}.") from None
-    except TenantExists as error:
-        raise ApiError(409, str(error), code="tenant_exists", param="name") from None
+    await context.call_store(context.tenants.create_tenant, body.name)
     return TenantObject(name=body.name, is_disabled=False)
 
 
@@ -102,12 +104,7 @@ async def disable_tenant(
 ) -> DisabledTenant:
     """Let nothing new begin for a tenant: its keys and routes are refused, and its schedule holds. What was accepted
     before goes on to its end, unless it is stopped. Idempotent."""
-    try:
-        await context.call_store(context.tenants.disable_tenant, tenant)
-    except TenantNotFound as error:
-        raise _no_tenant(error) from None
-    except DefaultTenantStays as error:
-        raise ApiError(409, str(error), code="default_tenant_stays", param="tenant") from None
+    await context.call_store(context.tenants.disable_tenant, tenant)
     stopped, left = await context.call_store(_stop_some, context, caller, tenant, later) if body.stop else (0, 0)
     return DisabledTenant(name=tenant, is_disabled=True, stopped=stopped, open_runs=left)
 
@@ -128,15 +125,8 @@ def _stop_some(context: ApiContext, caller: Principal, tenant: str, later: Backg
 @router.post("/tenants/{tenant}/enable", dependencies=[FOR_OPERATORS], responses=schema.declare_errors(404))
 async def enable_tenant(context: Context, tenant: _Tenant) -> TenantObject:
     """Let a disabled tenant work again. Jobs that became due meanwhile are treated as after an outage. Idempotent."""
-    try:
-        await context.call_store(context.tenants.enable_tenant, tenant)
-    except TenantNotFound as error:
-        raise _no_tenant(error) from None
+    await context.call_store(context.tenants.enable_tenant, tenant)
     return TenantObject(name=tenant, is_disabled=False)
-
-
-def _no_tenant(error: TenantNotFound) -> ApiError:
-    return ApiError(404, str(error), code="tenant_not_found", param="tenant")
 
 
 @router.put("/places", dependencies=[FOR_OPERATORS])
@@ -169,7 +159,7 @@ async def create_key(context: Context, tenant: ActsFor, body: NewKeyBody) -> New
         )
     except InvalidName as error:
         raise invalid("holder", f"{error}.") from None
-    return _new_key(made)
+    return _build_new_key(made)
 
 
 @router.post(
@@ -177,25 +167,17 @@ async def create_key(context: Context, tenant: ActsFor, body: NewKeyBody) -> New
 )
 async def rotate_key(context: Context, tenant: ActsFor, key_id: _KeyId, body: RotateKey) -> NewKeyObject:
     """Make a key with the same holder and scopes in the place of another."""
-    try:
-        return _new_key(await context.call_store(context.tenants.rotate_key, tenant, key_id, overlap_s=body.overlap_s))
-    except KeyNotFound as error:
-        raise _no_key(error) from None
+    return _build_new_key(
+        await context.call_store(context.tenants.rotate_key, tenant, key_id, overlap_s=body.overlap_s)
+    )
 
 
 @router.delete("/keys/{key_id}", dependencies=[_ADMIN], responses=schema.declare_errors(404))
 async def revoke_key(context: Context, tenant: ActsFor, key_id: _KeyId) -> RevokedKey:
     """End a key now. Servers that have just seen it take it for five more seconds. Idempotent."""
-    try:
-        await context.call_store(context.tenants.revoke_key, tenant, key_id)
-    except KeyNotFound as error:
-        raise _no_key(error) from None
+    await context.call_store(context.tenants.revoke_key, tenant, key_id)
     return RevokedKey(key_id=key_id)
 
 
-def _no_key(error: KeyNotFound) -> ApiError:
-    return ApiError(404, str(error), code="key_not_found", param="key_id")
-
-
-def _new_key(made: NewKey) -> NewKeyObject:
+def _build_new_key(made: NewKey) -> NewKeyObject:
     return NewKeyObject.model_validate({**asdict(made.view), "key": made.token})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.resource import WHOLE, ListOf, Resource
 
@@ -40,9 +40,7 @@ class DisabledTenant(TenantObject):
     """Runs that were not asked to stop yet: repeat the request while there are some. 0 without ``stop``."""
 
 
-class PlacesBody(Resource):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class PlacesBody(Resource, extra="forbid", strict=True):
     places: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = Field(
         description="Runs at work at once in the whole fleet; null for two for each model call of its workers."
     )

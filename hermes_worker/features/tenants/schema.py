@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.resource import WHOLE, Resource
 
@@ -12,28 +12,22 @@ _WHOLE_MAX = 10**15
 _USD_MAX = 10**9
 
 
-class WholeLimit(Resource):
+class WholeLimit(Resource, extra="forbid", strict=True):
     """How many, and what becomes of what is beyond it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     at_most: Annotated[int, WHOLE] = Field(ge=0, le=_WHOLE_MAX)
     waits: bool = Field(False, description="What is beyond it is accepted and waits, and is not refused.")
 
 
-class MoneyLimit(Resource):
+class MoneyLimit(Resource, extra="forbid", strict=True):
     """How many dollars, and what becomes of what is beyond it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     at_most: float = Field(ge=0, le=_USD_MAX, description="Dollars; what is finer than a billionth is left out.")
     waits: bool = Field(False, description="What is beyond it is accepted and waits, and is not refused.")
 
 
-class LimitSet(Resource):
+class LimitSet(Resource, extra="forbid", strict=True):
     """The limits of a tenant or a key; one that is not here there is not."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     runs: WholeLimit | None = None
     queued: WholeLimit | None = None
@@ -58,4 +52,4 @@ class LimitsObject(Resource):
 
 class TenantLimitsObject(LimitsObject):
     keys: list[LimitsObject]
-    """Those of its keys that have limits of their own."""
+    """The tenant's keys that have limits of their own."""

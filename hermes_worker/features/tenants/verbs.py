@@ -12,7 +12,8 @@ import click
 
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.layout import format_moment, render_table
-from hermes_worker.cli.options import TEXT, OneOf, named_tenant, of_tenant, reachable
+from hermes_worker.cli.list_output import print_entries
+from hermes_worker.cli.options import TEXT, OneOf, find_named_tenant, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.budget import NANO
 from hermes_worker.core.limits import LimitName
@@ -37,15 +38,13 @@ def tenants() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_tenants(home: Path | None, as_json: bool) -> None:
     """All tenants, with the number of their runs and of their keys that can be used."""
-    found = open_api_client(home, names_tenant=True).tenants()
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(view.model_dump()))
-        return
-    rows = [
-        (v.name, str(v.keys), str(v.runs), format_moment(v.created_at), format_moment(v.disabled_at)) for v in found
-    ]
-    click.echo(render_table(rows, ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"), whole=(0,)))
+    print_entries(
+        open_api_client(home, names_tenant=True).tenants(),
+        ("TENANT", "KEYS", "RUNS", "CREATED", "DISABLED"),
+        lambda v: (v.name, str(v.keys), str(v.runs), format_moment(v.created_at), format_moment(v.disabled_at)),
+        document=(lambda view: view.model_dump()) if as_json else None,
+        whole=(0,),
+    )
 
 
 @tenants.command(
@@ -206,7 +205,7 @@ def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: fl
     chosen = scopes or (KeyScope.RUNS_READ.value, KeyScope.RUNS_WRITE.value)
     expires_in_s = None if days is None else days * _DAY_S
     client = open_api_client(home, names_tenant=True)
-    _show_new(client.create_key(holder, scopes=chosen, expires_in_s=expires_in_s, tenant=named_tenant()), as_json)
+    _show_new(client.create_key(holder, scopes=chosen, expires_in_s=expires_in_s, tenant=find_named_tenant()), as_json)
 
 
 @keys.command("list")
@@ -215,15 +214,15 @@ def create_key(home: Path | None, holder: str, scopes: tuple[str, ...], days: fl
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_keys(home: Path | None, as_json: bool) -> None:
     """The keys of a tenant, without what makes them keys."""
-    found = open_api_client(home, names_tenant=True).keys(tenant=named_tenant())
-    if as_json:
-        for view in found:
-            click.echo(json.dumps(view.model_dump()))
-    elif found:
-        header = ("KEY", "HOLDER", "SCOPES", "CREATED", "LAST USED", "ENDS")
-        click.echo(render_table([_row(view) for view in found], header, ids=(0,), whole=(0,)))
-    else:
-        click.echo("no keys but that of the installation", err=True)
+    print_entries(
+        open_api_client(home, names_tenant=True).keys(tenant=find_named_tenant()),
+        ("KEY", "HOLDER", "SCOPES", "CREATED", "LAST USED", "ENDS"),
+        _build_row,
+        document=(lambda view: view.model_dump()) if as_json else None,
+        empty="no keys but that of the installation",
+        ids=(0,),
+        whole=(0,),
+    )
 
 
 @keys.command(epilog="Example: hermes-worker tenants keys rotate key_0123456789ab --overlap-hours 1")
@@ -241,7 +240,7 @@ def list_keys(home: Path | None, as_json: bool) -> None:
 def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) -> None:
     """Make a key with the same holder and scopes in the place of another."""
     client = open_api_client(home, names_tenant=True)
-    _show_new(client.rotate_key(key_id, overlap_s=overlap_hours * _HOUR_S, tenant=named_tenant()), as_json)
+    _show_new(client.rotate_key(key_id, overlap_s=overlap_hours * _HOUR_S, tenant=find_named_tenant()), as_json)
 
 
 @keys.command(epilog="Servers that have just seen the key take it for five more seconds.")
@@ -250,7 +249,7 @@ def rotate(home: Path | None, key_id: str, overlap_hours: float, as_json: bool) 
 @click.argument("key_id", type=TEXT)
 def revoke(home: Path | None, key_id: str) -> None:
     """End a key now."""
-    open_api_client(home, names_tenant=True).revoke_key(key_id, tenant=named_tenant())
+    open_api_client(home, names_tenant=True).revoke_key(key_id, tenant=find_named_tenant())
     click.echo(f"{key_id} revoked")
 
 
@@ -262,7 +261,7 @@ def _show_new(made: NewKeyObject, as_json: bool) -> None:
     click.echo("keep it now: it is not shown again", err=True)
 
 
-def _row(view: KeyView) -> tuple[str, ...]:
+def _build_row(view: KeyView) -> tuple[str, ...]:
     return (
         view.key_id,
         flatten_text(view.holder, 30),

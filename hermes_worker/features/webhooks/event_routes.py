@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
-from hermes_worker.api.limits import JSON, whole_body
+from hermes_worker.api.limits import JSON, read_whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_errors
 from hermes_worker.channels.inbound.declaration import InboundMode
 from hermes_worker.channels.inbound.receiving import (
@@ -81,13 +81,13 @@ async def take(context: Context, platform: str, request: Request) -> Response:
 
 async def _receive(context: ApiContext, platform: str, request: Request) -> Response:
     try:
-        account = _account(context.client.settings, platform, request.method)
+        account = _find_account(context.client.settings, platform, request.method)
         receiver, credentials = account.receiver, account.receiver.build_credentials(account.values)
         came = WebhookRequest(
             method=request.method,
             url=str(request.url),
             headers=tuple((name.lower(), value) for name, value in request.headers.items()),
-            body=b"" if request.method == "GET" else await whole_body(request, WEBHOOK_BYTES_MAX),
+            body=b"" if request.method == "GET" else await read_whole_body(request, WEBHOOK_BYTES_MAX),
         )
         if came.method == "POST":
             came = replace(came, keys=await context.call_store(context.signing_keys.get_keys, receiver, credentials))
@@ -105,7 +105,7 @@ async def _receive(context: ApiContext, platform: str, request: Request) -> Resp
     return Response(told.body, told.status, media_type=told.media_type)
 
 
-def _account(settings: Settings, address: str, method: str) -> ConfiguredAccount:
+def _find_account(settings: Settings, address: str, method: str) -> ConfiguredAccount:
     """Find the account of an address. Raises ``FlatRefusal``."""
     said = settings.gateway
     found = find_webhook_account(settings.variables, said.accounts, address) if said.is_enabled else None

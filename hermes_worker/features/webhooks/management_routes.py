@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from hermes_worker.api.auth import is_for_loopback
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import FlatRefusal
-from hermes_worker.api.limits import FORM, JSON, media_type, whole_body
+from hermes_worker.api.limits import FORM, JSON, read_media_type, read_whole_body
 from hermes_worker.api.schema import EITHER_ERROR, FlatError, declare_errors
 from hermes_worker.channels.signature import Scheme, verify
 from hermes_worker.core.offered_skills import SkillLibrary
@@ -55,7 +55,7 @@ class Taken(BaseModel):
     run_id: str | None = None
     """The run that the event began."""
     deliveries: list[str] | None = None
-    """Of a route that only delivers: the ids of the deliveries."""
+    """The ids of the deliveries, for a route that only delivers."""
 
 
 class Conflict(BaseModel):
@@ -107,7 +107,7 @@ async def _receive(
         lists = await asyncio.to_thread(
             _load_lists, route, find_tenant_home(context.client.settings.home, tenant) / "webhooks"
         )
-        match read_event(route, _headers(request), body, lists):
+        match read_event(route, _read_headers(request), body, lists):
             case UnreadableEvent(reason=reason):
                 raise FlatRefusal(400, reason)
             case Ignored(event=event, reason=reason):
@@ -152,7 +152,7 @@ async def _authenticate(
     row = await context.call_store(webhooks.find, name)
     if row is None:
         raise FlatRefusal(404, "Unknown route")
-    route = Route.from_json(row.name, _secret_of(context, row), row.definition)
+    route = Route.from_json(row.name, _open_row_secret(context, row), row.definition)
     if not route.enabled:
         raise FlatRefusal(403, "Route is disabled")
     try:
@@ -161,22 +161,22 @@ async def _authenticate(
         raise FlatRefusal(403, "The tenant of this route is disabled") from None
     except TenantNotFound:
         raise FlatRefusal(404, "Unknown route") from None
-    body = await whole_body(request, BODY_BYTES_MAX)
+    body = await read_whole_body(request, BODY_BYTES_MAX)
     proof = None
     if route.secret == NO_AUTH:
         if not context.client.settings.server.is_loopback or not is_for_loopback(request.headers):
             raise FlatRefusal(403, "Route has no secret, so only this machine may send to it, under its own name")
-        if body and media_type(request.headers.getlist("content-type")) != JSON:
+        if body and read_media_type(request.headers.getlist("content-type")) != JSON:
             raise FlatRefusal(415, f"The Content-Type must be {JSON}: this route has no secret")
     else:
-        proof = _require_signed(route, _headers(request), body)
+        proof = _require_signed(route, _read_headers(request), body)
     if not await context.call_store(webhooks.admit, route.name, route.rate_per_min):
         count("webhook.limited")
         raise FlatRefusal(429, "Rate limit exceeded")
     return route, body, proof
 
 
-def _secret_of(context: ApiContext, row: RouteRow) -> str:
+def _open_row_secret(context: ApiContext, row: RouteRow) -> str:
     try:
         return open_secret(context.keyring, row.full_name, row.secret)
     except SealedElsewhere as error:
@@ -196,7 +196,7 @@ def _require_signed(route: Route, headers: Mapping[str, str], body: bytes) -> st
     return found.proof
 
 
-def _first_skill(shelf: SkillLibrary, route: Route, tenant: str) -> Sequence[str]:
+def _find_first_skill(shelf: SkillLibrary, route: Route, tenant: str) -> Sequence[str]:
     """Find the first of the route's skills that exists, as a list of its name; empty for none."""
     return next(([name] for name in route.skills if not shelf.load_named(tenant, [name]).missing), [])
 
@@ -216,7 +216,7 @@ def _load_lists(route: Route, directory: Path) -> Mapping[str, Collection[str]]:
     return found
 
 
-def _headers(request: Request) -> dict[str, str]:
+def _read_headers(request: Request) -> dict[str, str]:
     return {name.lower(): value for name, value in request.headers.items()}
 
 
@@ -256,7 +256,9 @@ async def _begin_run(
     """Begin a run in a session of its own; ``None`` for an event that has one already. Raises ``IdempotencyConflict``,
     ``RequestReplayed``, ``FlatRefusal``."""
     route, event, keys = taken.route, taken.event, taken.keys
-    named = await context.call_store(_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
+    named = (
+        await context.call_store(_find_first_skill, context.client.skills, route, taken.tenant) if route.skills else []
+    )
     submission = Submission(
         input=event.prompt,
         skills=named,

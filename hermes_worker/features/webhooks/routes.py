@@ -7,14 +7,15 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from hermes_worker.api import schema
-from hermes_worker.api.auth import Caller, needs
+from hermes_worker.api.auth import Caller, declare_scope
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, invalid
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.api.formats import NO_NUL
+from hermes_worker.api.schema import RequestBody
 from hermes_worker.channels.signature import sign
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.features.webhooks.rows import RouteExists, RouteNotFound, RouteRow, Webhooks, format_route_name
@@ -34,8 +35,16 @@ from hermes_worker.settings.server_key import build_keyring
 router = APIRouter(
     prefix="/v1/webhook-routes",
     tags=["webhooks"],
-    route_class=JsonRoute,
-    dependencies=[needs(KeyScope.ADMIN)],
+    route_class=answer_errors(
+        {
+            RouteError: RouteRefusal(400, "invalid_value", "body", "{error}"),
+            RouteExists: RouteRefusal(409, "route_exists", "name", "{error}"),
+            RouteNotFound: RouteRefusal(404, "route_not_found", "name", "{error}"),
+            SealedElsewhere: RouteRefusal(409, "route_locked", "name", "{error}"),
+        },
+        JsonRoute,
+    ),
+    dependencies=[declare_scope(KeyScope.ADMIN)],
     responses=schema.declare_errors(503),
 )
 _NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
@@ -43,10 +52,8 @@ _Word = Annotated[str, Field(min_length=1, max_length=200, pattern=NO_NUL)]
 _Skill = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}$")]
 
 
-class RouteBody(BaseModel):
+class RouteBody(RequestBody):
     """A route to add. The fields are explained in docs/webhooks.md."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(pattern=_NAME)
     secret: str | None = Field(
@@ -68,9 +75,7 @@ class RouteBody(BaseModel):
     replace: bool = Field(False, description="Replace the route of this name; its secret stays if none is given.")
 
 
-class EventBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class EventBody(RequestBody):
     payload: str = Field(max_length=BODY_BYTES_MAX // 4, description="The body of the event, as it will be sent.")
 
 
@@ -78,18 +83,13 @@ class EventBody(BaseModel):
 async def list_webhook_routes(context: Context, caller: Caller) -> RouteList:
     """Every route of the tenant."""
     found = await context.call_store(Webhooks(context.client.database, caller.tenant).list_routes)
-    return RouteList(data=[_route_object(context, row) for row in found])
+    return RouteList(data=[_build_route_object(context, row) for row in found])
 
 
 @router.post("", status_code=201, responses=schema.declare_errors(409))
 async def add_webhook_route(context: Context, caller: Caller, body: RouteBody) -> RouteObject:
     """Add a route. Its secret is sealed with the server's key and never shown."""
-    try:
-        return _route_object(context, await context.call_store(_add, context, caller.tenant, body))
-    except RouteError as error:
-        raise invalid("body", str(error)) from None
-    except RouteExists as error:
-        raise ApiError(409, str(error), code="route_exists", param="name") from None
+    return _build_route_object(context, await context.call_store(_add, context, caller.tenant, body))
 
 
 def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
@@ -118,10 +118,7 @@ def _add(context: ApiContext, tenant: str, body: RouteBody) -> RouteRow:
 @router.delete("/{name}", responses=schema.declare_errors(404))
 async def remove_webhook_route(context: Context, caller: Caller, name: str) -> RouteRemoved:
     """Forget a route; its runs stay."""
-    try:
-        await context.call_store(Webhooks(context.client.database, caller.tenant).remove, name)
-    except RouteNotFound as error:
-        raise _no_route(error) from None
+    await context.call_store(Webhooks(context.client.database, caller.tenant).remove, name)
     return RouteRemoved(name=name)
 
 
@@ -130,20 +127,13 @@ async def sign_webhook_event(context: Context, caller: Caller, name: str, body: 
     """Sign an event as the holder of the route's secret would, to try the route. Changes nothing."""
     row = await context.call_store(Webhooks(context.client.database, caller.tenant).find, name)
     if row is None:
-        raise _no_route(RouteNotFound(f"there is no route {name!r}"))
-    try:
-        secret = open_secret(context.keyring, row.full_name, row.secret)
-    except SealedElsewhere as error:
-        raise ApiError(409, str(error), code="route_locked", param="name") from None
+        raise RouteNotFound(f"there is no route {name!r}")
+    secret = open_secret(context.keyring, row.full_name, row.secret)
     headers = sign(body.payload.encode("utf-8", "replace"), secret, datetime.now(UTC))
     return EventSignature(path=f"/webhooks/{row.full_name}", headers=dict(headers))
 
 
-def _no_route(error: RouteNotFound) -> ApiError:
-    return ApiError(404, str(error), code="route_not_found", param="name")
-
-
-def _route_object(context: ApiContext, row: RouteRow) -> RouteObject:
+def _build_route_object(context: ApiContext, row: RouteRow) -> RouteObject:
     state: Literal["enabled", "disabled", "locked"] = "enabled"
     try:
         open_secret(context.keyring, row.full_name, row.secret)

@@ -22,7 +22,7 @@ class RouteObject(Resource):
 
 
 class RouteList(ListOf[RouteObject]):
-    """By name."""
+    """Routes by name."""
 
 
 class RouteRemoved(Resource):

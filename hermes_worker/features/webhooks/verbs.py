@@ -14,7 +14,7 @@ import click
 from hermes_worker.channels.targets import redact_target
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import render_table
+from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text
 from hermes_worker.core.errors import ConfigurationError, format_reason
@@ -88,16 +88,17 @@ def add(home: Path | None, name: str, replace: bool, secret: str | None, disable
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_routes(home: Path | None, as_json: bool) -> None:
     """Every route, without its secret."""
-    found = open_api_client(home).webhook_routes()
-    if as_json:
-        for view in found:
-            click.echo(json.dumps({"name": view.name, **json.loads(view.definition), "created_at": view.created_at}))
-    elif found:
-        click.echo(
-            render_table([_format_route(view) for view in found], ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT"))
-        )
-    else:
-        click.echo("no routes", err=True)
+    print_entries(
+        open_api_client(home).webhook_routes(),
+        ("ROUTE", "STATE", "EVENTS", "DELIVER", "PROMPT"),
+        _format_route,
+        document=_build_document if as_json else None,
+        empty="no routes",
+    )
+
+
+def _build_document(route: RouteObject) -> dict[str, Any]:
+    return {"name": route.name, **json.loads(route.definition), "created_at": route.created_at}
 
 
 @webhook.command()

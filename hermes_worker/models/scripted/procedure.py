@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall
 from hermes_worker.models.scripted.report import CHANGES_MAX, render_answer, render_report
-from hermes_worker.models.scripted.script import InvalidScript, active_script
-from hermes_worker.models.scripted.survey import REPORT_PATH, Survey, call_id, call_kind, read_survey
-from hermes_worker.models.scripted.transcript import Row, ScriptedTurn, current_turn, tool_schemas
+from hermes_worker.models.scripted.script import InvalidScript, find_active_script
+from hermes_worker.models.scripted.survey import REPORT_PATH, Survey, make_call_id, read_call_kind, read_survey
+from hermes_worker.models.scripted.transcript import Row, ScriptedTurn, read_current_turn, read_tool_schemas
 
 FILES_MAX = 400
 """How many files one listing asks for: short enough to be shown whole."""
@@ -34,23 +34,23 @@ _SIZES = (
 _READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
 
 
-def next_reply(messages: Sequence[Row], tools: object) -> Reply:
+def choose_next_reply(messages: Sequence[Row], tools: object) -> Reply:
     """The reply to this conversation. Total: any rows and any tools get one."""
     try:
-        script = active_script(messages)
+        script = find_active_script(messages)
         if script is not None:
-            return script.next_reply()
+            return script.take_next_reply()
     except InvalidScript as error:
         return Reply(text=f"The script cannot be followed: {error}.")
-    return _survey_reply(current_turn(messages), tool_schemas(tools))
+    return _build_survey_reply(read_current_turn(messages), read_tool_schemas(tools))
 
 
-def _survey_reply(turn: ScriptedTurn, offered: Mapping[str, frozenset[str]]) -> Reply:
+def _build_survey_reply(turn: ScriptedTurn, offered: Mapping[str, frozenset[str]]) -> Reply:
     survey = read_survey(turn)
-    done = {call_kind(call) for call in turn.calls}
+    done = {read_call_kind(call) for call in turn.calls}
     for phase in _PHASES:
         if done.isdisjoint(phase.kinds):
-            calls = tuple(_calls_offered(phase.plan(turn, survey), offered, turn))
+            calls = tuple(_select_offered_calls(phase.plan(turn, survey), offered, turn))
             if calls:
                 return Reply(text=phase.says, calls=calls)
     return Reply(text=render_answer(survey, turn.request, could_write="write_file" in offered))
@@ -65,7 +65,7 @@ class _WantedCall:
     arguments: Mapping[str, object]
 
 
-def _calls_offered(
+def _select_offered_calls(
     wishes: Iterator[_WantedCall], offered: Mapping[str, frozenset[str]], turn: ScriptedTurn
 ) -> Iterator[ScriptedCall]:
     for wish in wishes:
@@ -73,7 +73,7 @@ def _calls_offered(
             arguments = dict(wish.arguments)
             if wish.tool == "terminal" and "timeout" in offered["terminal"]:
                 arguments["timeout"] = _SURVEY_TIMEOUT_S
-            yield ScriptedCall(id=call_id(wish.role, turn), name=wish.tool, arguments=arguments)
+            yield ScriptedCall(id=make_call_id(wish.role, turn), name=wish.tool, arguments=arguments)
 
 
 def _plan_look(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
@@ -89,13 +89,13 @@ def _plan_marks(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
 
 
 def _plan_read(turn: ScriptedTurn, survey: Survey) -> Iterator[_WantedCall]:
-    for number, (path, offset, limit) in enumerate(_passages(survey)):
+    for number, (path, offset, limit) in enumerate(_list_passages(survey)):
         arguments = {"path": path, "offset": offset, "limit": limit}
         yield _WantedCall(role=f"read{number}", tool="read_file", arguments=arguments)
     yield _WantedCall(role="sizes", tool="terminal", arguments={"command": _SIZES})
 
 
-def _passages(survey: Survey) -> list[tuple[str, int, int]]:
+def _list_passages(survey: Survey) -> list[tuple[str, int, int]]:
     """Path, first line and number of lines of each passage worth reading: how the README begins, and the first marked
     line of each file that has one.
     """

@@ -30,7 +30,7 @@ import yaml
 
 from hermes_worker.models.scripted.reply import Reply
 from hermes_worker.models.scripted.script import Script
-from hermes_worker.models.scripted.transcript import text_of
+from hermes_worker.models.scripted.transcript import read_content_text
 from hermes_worker.safety.redaction import mask_known, redact_code
 
 _OF_MODELS = frozenset({"assistant", "model"})
@@ -102,7 +102,7 @@ class ReplyFile:
                 newest = max((number for number, row in enumerate(rows) if _says_user(row)), default=0)
                 names = {name: value or "" for name, value in match.groupdict().items()}
                 script = Script(one.document, sum(row.get("role") == "assistant" for row in rows[newest:]), names)
-                return None if script.is_finished else script.next_reply()
+                return None if script.is_finished else script.take_next_reply()
         return None
 
 
@@ -151,7 +151,7 @@ def _says_user(row: Mapping[str, Any]) -> bool:
 
 
 def _read_text(row: Mapping[str, Any]) -> str:
-    return text_of(row if "content" in row else {"content": row.get("parts")})
+    return read_content_text(row if "content" in row else {"content": row.get("parts")})
 
 
 def _have_same_end(one: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class ScriptedCall:
 
     @property
     def arguments_text(self) -> str:
-        return self.arguments if isinstance(self.arguments, str) else canonical_json(self.arguments)
+        return self.arguments if isinstance(self.arguments, str) else dump_canonical_json(self.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,13 @@ _MARKS_MAX = 50
 def render_report(survey: Survey, request: str) -> str:
     """Render the Markdown file. The same survey gives the same bytes."""
     sections = (
-        _overview(survey),
-        _render_table("Files by type", ("Type", "Files"), _types(survey)),
-        _render_table("Biggest files (of those up to 10 MB)", ("File", "Lines", "Bytes"), _biggest(survey)),
+        _render_overview(survey),
+        _render_table("Files by type", ("Type", "Files"), _count_file_types(survey)),
+        _render_table("Biggest files (of those up to 10 MB)", ("File", "Lines", "Bytes"), _list_biggest(survey)),
         _render_list("Recent commits", survey.commits, "There are none."),
         _render_list("Uncommitted changes", survey.changes, "There are none."),
-        _marked_lines(survey),
-        _excerpts(survey),
+        _render_marked_lines(survey),
+        _render_excerpts(survey),
         _render_list("Not known", survey.problems or None, ""),
     )
     head = f"# Survey of this directory\n\n> {NOT_A_MODEL}\n\nAsked for: {_format_quote(request)}\n"
@@ -37,7 +37,7 @@ def render_report(survey: Survey, request: str) -> str:
 
 def render_answer(survey: Survey, request: str, *, could_write: bool) -> str:
     """Render the final text of the turn."""
-    lines = list(_facts(survey)) or ["No tool result told me anything about the directory."]
+    lines = list(_list_facts(survey)) or ["No tool result told me anything about the directory."]
     if survey.has_report:
         lines.append(f"The details are in `{REPORT_PATH}`.")
     elif could_write:
@@ -48,9 +48,9 @@ def render_answer(survey: Survey, request: str, *, could_write: bool) -> str:
     return f"I surveyed the directory.\n\n{listed}\n\n{asked}{NOT_A_MODEL}"
 
 
-def _facts(survey: Survey) -> Iterator[str]:
+def _list_facts(survey: Survey) -> Iterator[str]:
     if survey.files is not None:
-        most = ", ".join(f"{count} {kind}" for kind, count in _types(survey)[:3])
+        most = ", ".join(f"{count} {kind}" for kind, count in _count_file_types(survey)[:3])
         yield _format_count(survey.files_total or 0, "file") + (f" ({most})" if most else "") + "."
     if survey.sizes:
         biggest = survey.sizes[0]
@@ -69,11 +69,11 @@ def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _overview(survey: Survey) -> str:
-    return "## Overview\n\n" + "\n".join(f"- {fact}" for fact in _facts(survey)) + "\n"
+def _render_overview(survey: Survey) -> str:
+    return "## Overview\n\n" + "\n".join(f"- {fact}" for fact in _list_facts(survey)) + "\n"
 
 
-def _types(survey: Survey) -> list[tuple[str, str]]:
+def _count_file_types(survey: Survey) -> list[tuple[str, str]]:
     """File types by number of files listed; ties in alphabetical order."""
     kinds = Counter(PurePosixPath(path).suffix.lower() or "(none)" for path in survey.files or ())
     return [(kind, str(count)) for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))][
@@ -81,7 +81,7 @@ def _types(survey: Survey) -> list[tuple[str, str]]:
     ]
 
 
-def _biggest(survey: Survey) -> list[tuple[str, ...]]:
+def _list_biggest(survey: Survey) -> list[tuple[str, ...]]:
     return [(f"`{size.path}`", str(size.lines), str(size.bytes)) for size in (survey.sizes or ())[:_ROWS_MAX]]
 
 
@@ -100,7 +100,7 @@ def _render_list(title: str, items: tuple[str, ...] | None, empty: str) -> str:
     return f"## {title}\n\n{body}"
 
 
-def _marked_lines(survey: Survey) -> str:
+def _render_marked_lines(survey: Survey) -> str:
     if survey.marks is None:
         return ""
     shown = survey.marks[:_MARKS_MAX]
@@ -111,7 +111,7 @@ def _marked_lines(survey: Survey) -> str:
     return "## Marked lines\n\n" + ("".join(lines) or "There are none.\n")
 
 
-def _excerpts(survey: Survey) -> str:
+def _render_excerpts(survey: Survey) -> str:
     blocks = [
         f"`{excerpt.path}`\n\n```\n{excerpt.text.replace('```', '` ` `')}\n```\n"
         for excerpt in survey.excerpts

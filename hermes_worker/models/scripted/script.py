@@ -38,7 +38,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hermes_worker.models.scripted.reply import Reply, ScriptedCall, ScriptedFault, ScriptedPace
-from hermes_worker.models.scripted.transcript import Row, text_of
+from hermes_worker.models.scripted.transcript import Row, read_content_text
 
 _DIRECTIVE = re.compile(r"^[ \t]*scripted:[ \t]*(?=\{)", re.MULTILINE)
 REPEAT_MAX = 100_000
@@ -65,7 +65,7 @@ class Script:
     def is_finished(self) -> bool:
         return self._number > len(self._steps)
 
-    def next_reply(self) -> Reply:
+    def take_next_reply(self) -> Reply:
         if self._number < len(self._steps):
             step, repetition = self._steps[self._number]
             return self._reply(step, repetition)
@@ -78,11 +78,12 @@ class Script:
             text=_fill_names(step.get("text", ""), names),
             reasoning=str(step.get("reasoning", "")),
             calls=tuple(
-                self._call(call, index, names) for index, call in enumerate(_dicts(step.get("calls", []), "calls"))
+                self._call(call, index, names)
+                for index, call in enumerate(_require_dicts(step.get("calls", []), "calls"))
             ),
             finish_reason=step.get("finish_reason"),
             pace=self._pace(step),
-            fault=_fault(step),
+            fault=_read_fault(step),
             fault_key=f"{self._digest}:{self._number}",
         )
 
@@ -109,7 +110,7 @@ class Script:
         return ScriptedPace(**given)
 
 
-def active_script(rows: Sequence[Row]) -> Script | None:
+def find_active_script(rows: Sequence[Row]) -> Script | None:
     """The script that this conversation is to follow now; ``None`` when there is none or it has come to its end.
 
     The newest directive counts. Raises ``InvalidScript``.
@@ -118,7 +119,7 @@ def active_script(rows: Sequence[Row]) -> Script | None:
     for row in reversed(rows):
         if row.get("role") == "assistant":
             replies += 1
-        elif row.get("role") == "user" and (document := _parse_directive(text_of(row))) is not None:
+        elif row.get("role") == "user" and (document := _parse_directive(read_content_text(row))) is not None:
             script = Script(document, replies)
             return None if script.is_finished else script
     return None
@@ -139,7 +140,7 @@ def _parse_directive(text: str) -> Mapping[str, Any] | None:
 def _expand_steps(steps: object) -> list[tuple[Mapping[str, Any], int]]:
     """Every step to take, repeated ones several times, with the number of each repetition."""
     expanded: list[tuple[Mapping[str, Any], int]] = []
-    for step in _dicts(steps, "steps"):
+    for step in _require_dicts(steps, "steps"):
         repeat = step.get("repeat", 1)
         if not isinstance(repeat, int) or not 0 <= repeat <= REPEAT_MAX - len(expanded):
             raise InvalidScript(f"repeat must be a number, and all steps together at most {REPEAT_MAX}")
@@ -147,7 +148,7 @@ def _expand_steps(steps: object) -> list[tuple[Mapping[str, Any], int]]:
     return expanded
 
 
-def _dicts(value: object, name: str) -> list[dict[str, Any]]:
+def _require_dicts(value: object, name: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise InvalidScript(f"{name} must be a list of objects")
     return value
@@ -164,7 +165,7 @@ def _fill_names(value: Any, names: Mapping[str, str]) -> Any:
     return value
 
 
-def _fault(step: Mapping[str, Any]) -> ScriptedFault | None:
+def _read_fault(step: Mapping[str, Any]) -> ScriptedFault | None:
     error, drop = step.get("error"), step.get("drop")
     if isinstance(error, dict):
         return ScriptedFault(
@@ -172,14 +173,14 @@ def _fault(step: Mapping[str, Any]) -> ScriptedFault | None:
             message=str(error.get("message", "scripted failure")),
             code=error.get("code"),
             retry_after_s=None if error.get("retry_after_s") is None else _read_amount(error, "retry_after_s", 0),
-            times=_fault_times(error),
+            times=_read_fault_times(error),
         )
     if isinstance(drop, dict):
-        return ScriptedFault(after_chunks=int(_read_amount(drop, "after_chunks", 0)), times=_fault_times(drop))
+        return ScriptedFault(after_chunks=int(_read_amount(drop, "after_chunks", 0)), times=_read_fault_times(drop))
     return None
 
 
-def _fault_times(fault: Mapping[str, Any]) -> int | None:
+def _read_fault_times(fault: Mapping[str, Any]) -> int | None:
     return None if "times" in fault and fault["times"] is None else int(_read_amount(fault, "times", 1))
 
 

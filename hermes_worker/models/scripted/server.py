@@ -29,11 +29,11 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hermes_worker.core.json_values import parse_json
-from hermes_worker.models.scripted.procedure import next_reply
+from hermes_worker.models.scripted.procedure import choose_next_reply
 from hermes_worker.models.scripted.replies import NO_REPLIES, ReplyFile, UnrecordedRequest, append_answer
 from hermes_worker.models.scripted.reply import Reply, ScriptedFault
 from hermes_worker.models.scripted.script import InvalidScript
-from hermes_worker.models.scripted.transcript import text_of
+from hermes_worker.models.scripted.transcript import read_content_text
 from hermes_worker.models.scripted.wire import estimate_usage, render_completion, render_events
 
 HOST = "127.0.0.1"
@@ -106,7 +106,7 @@ class _ScriptedModel:
         """Remember a request, and what its reply takes, under its place in its conversation."""
         rows = request["messages"]
         newest = max((n for n, row in enumerate(rows) if row.get("role") == "user"), default=0)
-        place = text_of(rows[newest]), sum(row.get("role") == "assistant" for row in rows[newest:])
+        place = read_content_text(rows[newest]), sum(row.get("role") == "assistant" for row in rows[newest:])
         used = estimate_usage(request, reply)
         if self.options.keeps_bodies:
             self.bodies.setdefault(place[0], []).append(body)
@@ -116,7 +116,7 @@ class _ScriptedModel:
         current = self.requests
         self.requests = replace(current, **{name: getattr(current, name) + by for name, by in changes.items()})
 
-    def due_fault(self, reply: Reply) -> ScriptedFault | None:
+    def take_due_fault(self, reply: Reply) -> ScriptedFault | None:
         """Return the failure that this reply is to end in, and count it; ``None`` when it has failed often enough."""
         fault = reply.fault
         if fault is None or (fault.times is not None and self._failures[reply.fault_key] >= fault.times):
@@ -165,20 +165,20 @@ class _Completions:
         request = _parse_body(body)
         if request is None:
             raise HTTPException(400, "the body is not a JSON object with a list of messages")
-        reply = _find_written(options.replies, request) or next_reply(request["messages"], request.get("tools"))
+        reply = _find_written(options.replies, request) or choose_next_reply(request["messages"], request.get("tools"))
         if self._model.options.keeps_usage:
             self._model.note_request(body, request, reply)
         await exchange.wait(self._model.options.latency_s if reply.pace.delay_s is None else reply.pace.delay_s)
-        fault = self._model.due_fault(reply)
+        fault = self._model.take_due_fault(reply)
         if fault is not None and fault.status is not None:
-            await exchange.answer(_fault_response(fault, fault.status))
+            await exchange.answer(_build_fault_response(fault, fault.status))
         elif request.get("stream"):
             self._model.count(streamed=1)
             await self._stream(request, reply, fault, exchange)
         elif fault is not None:
             await exchange.break_off()
         else:
-            await exchange.answer(_json_response(render_completion(request, reply)))
+            await exchange.answer(_build_json_response(render_completion(request, reply)))
 
     async def _stream(
         self, request: Mapping[str, Any], reply: Reply, fault: ScriptedFault | None, exchange: _ScriptedExchange
@@ -332,30 +332,30 @@ def _parse_body(body: bytes) -> dict[str, Any] | None:
     return request if all(isinstance(row, dict) for row in request["messages"]) else None
 
 
-def _fault_response(fault: ScriptedFault, status: int) -> Response:
+def _build_fault_response(fault: ScriptedFault, status: int) -> Response:
     headers = {} if fault.retry_after_s is None else {"Retry-After": f"{fault.retry_after_s:g}"}
     error = {"message": fault.message, "type": "scripted_error", "code": fault.code}
-    return _json_response({"error": error}, status=status, headers=headers)
+    return _build_json_response({"error": error}, status=status, headers=headers)
 
 
 # --- the application ---
 
 
-def application(model: _ScriptedModel) -> Starlette:
-    async def models(request: Request) -> Response:
+def build_application(model: _ScriptedModel) -> Starlette:
+    async def list_models(request: Request) -> Response:
         listed = [{"id": MODEL, "object": "model", "created": 0, "owned_by": "hermes-worker"}]
-        return _json_response({"object": "list", "data": listed})
+        return _build_json_response({"object": "list", "data": listed})
 
-    async def health(request: Request) -> Response:
-        return _json_response({"status": "ok"})
+    async def report_health(request: Request) -> Response:
+        return _build_json_response({"status": "ok"})
 
     routes = [
         route
         for prefix in ("", "/v1")
         for route in (
             Route(f"{prefix}/chat/completions", _Completions(model), methods=["POST"]),
-            Route(f"{prefix}/models", models),
-            Route(f"{prefix}/health", health),
+            Route(f"{prefix}/models", list_models),
+            Route(f"{prefix}/health", report_health),
         )
     ]
     if model.options.recording is not None or model.options.replies.recorded:
@@ -371,19 +371,19 @@ async def _handle_http_error(request: Request, error: Exception) -> Response:
         404: "there is only /v1/chat/completions and /v1/models",
         405: f"{request.method} is not allowed here",
     }.get(error.status_code, error.detail)
-    return _error(error.status_code, message, error.headers)
+    return _build_error(error.status_code, message, error.headers)
 
 
 async def _handle_exception(request: Request, error: Exception) -> Response:
-    return _error(500, "the reply failed")
+    return _build_error(500, "the reply failed")
 
 
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def _build_error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     error = {"message": message, "type": "invalid_request_error", "code": None}
-    return _json_response({"error": error}, status=status, headers=headers)
+    return _build_json_response({"error": error}, status=status, headers=headers)
 
 
-def _json_response(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _build_json_response(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with JSON, escaped to ASCII: a script may hold what UTF-8 cannot encode."""
     body = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
     return Response(body, status_code=status, headers=headers, media_type="application/json")
@@ -406,7 +406,7 @@ class _ScriptedUvicorn(uvicorn.Server):
     def __init__(self, model: _ScriptedModel, stopping: asyncio.Event) -> None:
         super().__init__(
             uvicorn.Config(
-                application(model),
+                build_application(model),
                 http=_ScriptedHttp,
                 loop="asyncio",
                 ws="none",
@@ -440,14 +440,14 @@ class _ScriptedUvicorn(uvicorn.Server):
 
 
 def _open_socket(port: int) -> socket.socket:
-    """Raises ``OSError`` when the port cannot be had."""
+    """Listen on a port of this machine. Raises ``OSError`` when it cannot be had."""
     listening = socket.create_server((HOST, port), backlog=_BACKLOG)
     # asyncio does it only for sockets that were made for TCP by name; without it every reply takes 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
-def _base_url(listening: socket.socket) -> str:
+def _build_base_url(listening: socket.socket) -> str:
     return f"http://{HOST}:{listening.getsockname()[1]}/v1"
 
 
@@ -483,7 +483,7 @@ class ScriptedServer:
     def __enter__(self) -> ScriptedServer:
         """Start the server; it is listening when this returns. Raises ``OSError`` when the port cannot be had."""
         self._listening = _open_socket(self._given_port)
-        self.base_url = _base_url(self._listening)
+        self.base_url = _build_base_url(self._listening)
         self._thread.start()
         self._stop = self._started.result()
         return self
@@ -506,5 +506,5 @@ async def serve_until(
 ) -> None:
     """Serve until ``stopping`` is set; ``announce`` gets the base URL once it listens. Raises ``OSError``."""
     listening = _open_socket(port)
-    announce(_base_url(listening))
+    announce(_build_base_url(listening))
     await _ScriptedUvicorn(_ScriptedModel(options), stopping).serve([listening])

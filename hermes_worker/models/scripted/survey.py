@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_worker.models.scripted.transcript import AnsweredCall, ScriptedTurn, first_json_object
+from hermes_worker.models.scripted.transcript import AnsweredCall, ScriptedTurn, parse_first_object
 
 REPORT_PATH = "hermes-report.md"
 RESULTS_FOLDER = "hermes-results/"
@@ -59,13 +59,13 @@ class Survey:
     """Facts that could not be learnt, and why."""
 
 
-def call_kind(call: AnsweredCall) -> str:
-    """What a call of ours was for, from the id that ``call_id`` gave it; empty for any other call."""
+def read_call_kind(call: AnsweredCall) -> str:
+    """What a call of ours was for, from the id that ``make_call_id`` gave it; empty for any other call."""
     match = re.fullmatch(r"call_([a-z]+)\d*_\d+", call.id)
     return match[1] if match else ""
 
 
-def call_id(role: str, turn: ScriptedTurn) -> str:
+def make_call_id(role: str, turn: ScriptedTurn) -> str:
     """An id that says what the call is for and occurs once in the conversation, which has grown since the last."""
     return f"call_{role}_{turn.rows_total}"
 
@@ -82,42 +82,42 @@ Document = Mapping[str, object]
 
 
 def _with_result(survey: Survey, call: AnsweredCall) -> Survey:
-    reader = _READERS.get(call_kind(call))
+    reader = _READERS.get(read_call_kind(call))
     if reader is None:
         return survey
     name, read = reader
-    document, problem = _document(call)
-    if document is not None and not (problem := _error_of(document)):
+    document, problem = _read_document(call)
+    if document is not None and not (problem := _read_error(document)):
         return read(survey, call, document)
     if any(known.endswith(f": {problem}") for known in survey.problems):
         return survey  # no repository has neither history nor status; saying it once is enough
     return replace(survey, problems=(*survey.problems, f"{name}: {problem}"))
 
 
-def _document(call: AnsweredCall) -> tuple[Document | None, str]:
+def _read_document(call: AnsweredCall) -> tuple[Document | None, str]:
     if call.result is None:
         return None, "no answer came"
-    document = first_json_object(call.result)
+    document = parse_first_object(call.result)
     if document is not None:
         return document, ""
     if call.result.lstrip().startswith("<persisted-output>"):
         return None, "the result was too long to be passed on"
-    return None, _one_line(call.result) or "the result was empty"
+    return None, _flatten_text(call.result) or "the result was empty"
 
 
-def _error_of(document: Document) -> str:
+def _read_error(document: Document) -> str:
     error = document.get("error")
     if error:
-        return _one_line(str(error))
+        return _flatten_text(str(error))
     output = str(document.get("output") or "")
     if "not a git repository" in output:
         return "this is not a git repository"
     if "git: command not found" in output or "git: not found" in output:
         return "git is not installed"
     if output.lstrip().startswith(("fatal:", "error:")):  # git behind a pipe: the exit code is the last command's
-        return _one_line(output)
+        return _flatten_text(output)
     if document.get("exit_code") not in (None, 0):
-        return _one_line(output) or f"exit code {document['exit_code']}"
+        return _flatten_text(output) or f"exit code {document['exit_code']}"
     return ""
 
 
@@ -125,7 +125,7 @@ def _error_of(document: Document) -> str:
 
 
 def _read_files(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
-    files = [path for path in map(_path_of, _list(document, "files", "matches")) if path and not _is_ours(path)]
+    files = [path for path in map(_read_path, _list(document, "files", "matches")) if path and not _is_ours(path)]
     ours = len(_list(document, "files", "matches")) - len(files)
     total = document.get("total_count")
     return replace(
@@ -136,7 +136,7 @@ def _read_files(survey: Survey, call: AnsweredCall, document: Document) -> Surve
 
 
 def _read_marks(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
-    found = [mark for mark in map(_mark_of, _list(document, "matches")) if mark]
+    found = [mark for mark in map(_read_mark, _list(document, "matches")) if mark]
     marks = tuple(mark for mark in found if not _is_ours(mark.path))
     total = document.get("total_count")
     ours = len(found) - len(marks)
@@ -146,18 +146,18 @@ def _read_marks(survey: Survey, call: AnsweredCall, document: Document) -> Surve
 
 
 def _read_log(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
-    return replace(survey, commits=tuple(_lines(document)))
+    return replace(survey, commits=tuple(_list_lines(document)))
 
 
 def _read_status(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
-    return replace(survey, changes=tuple(line for line in _lines(document) if not _is_ours(line[3:])))
+    return replace(survey, changes=tuple(line for line in _list_lines(document) if not _is_ours(line[3:])))
 
 
 _SIZE = re.compile(r"\s*(\d+)\s+(\d+)\s+(?:\./)?(.+)")
 
 
 def _read_sizes(survey: Survey, call: AnsweredCall, document: Document) -> Survey:
-    rows = filter(None, map(_SIZE.fullmatch, _lines(document)))
+    rows = filter(None, map(_SIZE.fullmatch, _list_lines(document)))
     sizes = [FileSize(path=row[3], lines=int(row[1]), bytes=int(row[2])) for row in rows]
     return replace(survey, sizes=tuple(size for size in sizes if size.path != "total" and not _is_ours(size.path)))
 
@@ -189,11 +189,11 @@ def _list(document: Document, *names: str) -> Sequence[object]:
     return next((value for value in map(document.get, names) if isinstance(value, list)), [])
 
 
-def _lines(document: Document) -> list[str]:
+def _list_lines(document: Document) -> list[str]:
     return [line.rstrip() for line in str(document.get("output") or "").splitlines() if line.strip()]
 
 
-def _path_of(entry: object) -> str:
+def _read_path(entry: object) -> str:
     path = entry.get("path") if isinstance(entry, dict) else entry
     return path.removeprefix("./") if isinstance(path, str) else ""
 
@@ -201,15 +201,15 @@ def _path_of(entry: object) -> str:
 _GREP_LINE = re.compile(r"(.+?):(\d+):(.*)")
 
 
-def _mark_of(entry: object) -> SurveyMark | None:
+def _read_mark(entry: object) -> SurveyMark | None:
     if isinstance(entry, str) and (match := _GREP_LINE.fullmatch(entry)):
-        return SurveyMark(path=match[1].removeprefix("./"), line=int(match[2]), text=_one_line(match[3]))
+        return SurveyMark(path=match[1].removeprefix("./"), line=int(match[2]), text=_flatten_text(match[3]))
     if not isinstance(entry, dict) or entry.get("context"):
         return None
-    path, line = _path_of(entry), entry.get("line")
+    path, line = _read_path(entry), entry.get("line")
     if not path or not isinstance(line, int):
         return None
-    return SurveyMark(path=path, line=line, text=_one_line(str(entry.get("content", entry.get("text", "")))))
+    return SurveyMark(path=path, line=line, text=_flatten_text(str(entry.get("content", entry.get("text", "")))))
 
 
 def _is_ours(path: str) -> bool:
@@ -217,6 +217,6 @@ def _is_ours(path: str) -> bool:
     return path == REPORT_PATH or path.startswith(RESULTS_FOLDER)
 
 
-def _one_line(text: str, chars_max: int = 200) -> str:
+def _flatten_text(text: str, chars_max: int = 200) -> str:
     line = " ".join(text.split())
     return line if len(line) <= chars_max else f"{line[: chars_max - 1]}…"

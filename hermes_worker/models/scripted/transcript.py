@@ -35,29 +35,31 @@ class ScriptedTurn:
     """Rows of the whole conversation: a number that grows with it."""
 
 
-def current_turn(rows: Sequence[Row]) -> ScriptedTurn:
+def read_current_turn(rows: Sequence[Row]) -> ScriptedTurn:
     """Return the turn under way. It begins with the first user row behind the last answer that asked for no tools: rows
     that the loop itself adds in the middle, such as a request for a summary, begin no turn.
     """
-    start = _turn_start(rows)
-    results = {str(row.get("tool_call_id")): text_of(row) for row in rows[start:] if row.get("role") == "tool"}
-    calls = tuple(replace(call, result=results.get(call.id)) for row in rows[start:] for call in tool_calls_of(row))
-    request = text_of(rows[start]) if start < len(rows) else ""
+    start = _find_turn_start(rows)
+    results = {
+        str(row.get("tool_call_id")): read_content_text(row) for row in rows[start:] if row.get("role") == "tool"
+    }
+    calls = tuple(replace(call, result=results.get(call.id)) for row in rows[start:] for call in list_tool_calls(row))
+    request = read_content_text(rows[start]) if start < len(rows) else ""
     return ScriptedTurn(request=request, calls=calls, rows_total=len(rows))
 
 
-def _turn_start(rows: Sequence[Row]) -> int:
+def _find_turn_start(rows: Sequence[Row]) -> int:
     start = len(rows)
     is_open = False
     for index, row in enumerate(rows):
         if row.get("role") == "user" and not is_open:
             start, is_open = index, True
-        elif row.get("role") == "assistant" and not tool_calls_of(row):
+        elif row.get("role") == "assistant" and not list_tool_calls(row):
             is_open = False
     return start
 
 
-def tool_calls_of(row: Row) -> list[AnsweredCall]:
+def list_tool_calls(row: Row) -> list[AnsweredCall]:
     """The calls that an assistant row asks for, as yet without results."""
     calls = row.get("tool_calls")
     if row.get("role") != "assistant" or not isinstance(calls, list):
@@ -71,11 +73,11 @@ def _call(call: Row) -> AnsweredCall:
     return AnsweredCall(
         id=str(call.get("id")),
         name=str(function.get("name")),
-        arguments=first_json_object(str(function.get("arguments"))) or {},
+        arguments=parse_first_object(str(function.get("arguments"))) or {},
     )
 
 
-def text_of(row: Row) -> str:
+def read_content_text(row: Row) -> str:
     """A row's content as text: a string, or the text parts of a list."""
     content = row.get("content")
     if isinstance(content, str):
@@ -87,7 +89,7 @@ def text_of(row: Row) -> str:
     return ""
 
 
-def tool_schemas(tools: object) -> dict[str, frozenset[str]]:
+def read_tool_schemas(tools: object) -> dict[str, frozenset[str]]:
     """The parameters of each tool offered, by the tool's name."""
     offered: dict[str, frozenset[str]] = {}
     for tool in tools if isinstance(tools, list) else ():
@@ -99,7 +101,7 @@ def tool_schemas(tools: object) -> dict[str, frozenset[str]]:
     return offered
 
 
-def first_json_object(text: str) -> Mapping[str, object] | None:
+def parse_first_object(text: str) -> Mapping[str, object] | None:
     """The JSON object that a text begins with; text behind it, such as a warning appended by the loop, is ignored.
     ``None`` when there is none.
     """

@@ -22,15 +22,15 @@ def estimate_usage(request: Mapping[str, object], reply: Reply) -> dict[str, obj
     """
     messages = request.get("messages")
     rows = messages if isinstance(messages, list) else []
-    sizes = [len(_compact_json(row)) for row in rows]
-    tools_size = len(_compact_json(request.get("tools") or []))
+    sizes = [len(_dump_compactly(row)) for row in rows]
+    tools_size = len(_dump_compactly(request.get("tools") or []))
     known = next((n for n in range(len(rows) - 1, -1, -1) if _is_assistant(rows[n])), 0)
-    prompt = _tokens(sum(sizes) + tools_size)
-    seen_before = _tokens(sum(sizes[:known]) + tools_size) if known else 0
+    prompt = _count_tokens(sum(sizes) + tools_size)
+    seen_before = _count_tokens(sum(sizes[:known]) + tools_size) if known else 0
     cached = seen_before - seen_before % CACHED_BLOCK_TOKENS if seen_before >= CACHED_MIN_TOKENS else 0
-    reasoning = _tokens(len(reply.reasoning))
+    reasoning = _count_tokens(len(reply.reasoning))
     spoken = len(reply.text) + sum(len(call.name) + len(call.arguments_text) for call in reply.calls)
-    completion = _tokens(spoken) + reasoning
+    completion = _count_tokens(spoken) + reasoning
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -40,7 +40,7 @@ def estimate_usage(request: Mapping[str, object], reply: Reply) -> dict[str, obj
     }
 
 
-def _tokens(chars: int) -> int:
+def _count_tokens(chars: int) -> int:
     return -(-chars // CHARS_PER_TOKEN)
 
 
@@ -67,18 +67,18 @@ def render_events(request: Mapping[str, object], reply: Reply, chunks: int) -> I
     cut into.
     """
     envelope = _render_envelope(request, reply, "chat.completion.chunk")
-    for number, delta in enumerate(_deltas(reply, max(1, chunks))):
+    for number, delta in enumerate(_split_deltas(reply, max(1, chunks))):
         # The first event names the speaker, as OpenAI's does.
         spoken = {"role": "assistant", **delta} if number == 0 else delta
-        yield _compact_json({**envelope, "choices": [{"index": 0, "delta": spoken, "finish_reason": None}]})
-    yield _compact_json({**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": reply.settled_reason}]})
+        yield _dump_compactly({**envelope, "choices": [{"index": 0, "delta": spoken, "finish_reason": None}]})
+    yield _dump_compactly({**envelope, "choices": [{"index": 0, "delta": {}, "finish_reason": reply.settled_reason}]})
     options = request.get("stream_options")
     if isinstance(options, dict) and options.get("include_usage"):
-        yield _compact_json({**envelope, "choices": [], "usage": estimate_usage(request, reply)})
+        yield _dump_compactly({**envelope, "choices": [], "usage": estimate_usage(request, reply)})
     yield "[DONE]"
 
 
-def _deltas(reply: Reply, chunks: int) -> Iterator[dict[str, object]]:
+def _split_deltas(reply: Reply, chunks: int) -> Iterator[dict[str, object]]:
     for piece in _split_text(reply.reasoning, chunks):
         yield {"reasoning_content": piece}
     for piece in _split_text(reply.text, chunks):
@@ -107,9 +107,9 @@ def _render_envelope(request: Mapping[str, object], reply: Reply, kind: str) -> 
     """The fields around a reply. The id is made from the request and the reply, without a count or a clock, so that
     both together always get the same id.
     """
-    digest = hashlib.sha256(f"{len(_compact_json(request.get('messages')))}:{reply!r}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{len(_dump_compactly(request.get('messages')))}:{reply!r}".encode()).hexdigest()[:16]
     return {"id": f"chatcmpl-{digest}", "object": kind, "created": 0, "model": str(request.get("model") or "scripted")}
 
 
-def _compact_json(value: object) -> str:
+def _dump_compactly(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -18,25 +18,23 @@ import anthropic
 import httpx2
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.messages import ModelRequest, dump_canonical_json
 from hermes_worker.core.model_capabilities import ThinkingPolicy
-from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.catalog import find_issuer, hostname, provider_of_host, thinking_policy
-from hermes_worker.models.connections import DirectClient, Line, build_timeouts
+from hermes_worker.models.base import OnDelta
+from hermes_worker.models.catalog import choose_thinking_policy, find_issuer, find_provider_by_host, parse_hostname
+from hermes_worker.models.connections import DirectClient, build_timeouts
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
 from hermes_worker.models.exchange import (
-    DialectLearner,
     Exchange,
-    carry_out,
-    extra_fields,
-    json_body,
-    patience_s,
-    refusal_text,
+    build_extra_fields,
+    build_json_body,
+    read_refusal_text,
 )
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.conversions import anthropic as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
+from hermes_worker.models.wires.definitions import fit_request, is_forced
 from hermes_worker.models.wires.templates import RequestTemplates
+from hermes_worker.models.wires.wire_provider import WireProvider
 
 API_VERSION = "2023-06-01"
 BETAS = "interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14"
@@ -63,45 +61,34 @@ class Dialect:
     """Models that refuse the question to think."""
 
 
-class AnthropicMessages:
+class AnthropicMessages(WireProvider[Dialect]):
     """``Provider`` for Anthropic and for any server that speaks its Messages API."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = check_endpoint(endpoint)
-        self._issuer = find_issuer(hostname(endpoint.base_url))
-        self._client = _Client(self._endpoint)
-        self._learner = DialectLearner(Dialect())
+        endpoint = check_endpoint(endpoint)
+        self._issuer = find_issuer(parse_hostname(endpoint.base_url))
+        self._client = _Client(endpoint)
+        super().__init__(endpoint, Dialect(), adapt_dialect, self._client.close)
 
-    def close(self) -> None:
-        """Close idle connections. Calls in flight are not touched."""
-        self._client.close()
-
-    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
-        fitted = fit_tools(tuple(request.tools))
-
-        def attempt(dialect: Dialect, line: Line) -> ModelReply:
-            exchange = Exchange(
-                endpoint=self._endpoint,
-                model=request.model,
-                messages=len(request.messages),
-                body=request_body(request, self._endpoint, dialect),
-                post=partial(self._client.send, takes_betas=dialect.takes_betas),
-                assembler=MessageAssembler(fitted.wrap_on_delta(on_delta), issuer=self._issuer),
-                sdk_error=anthropic.AnthropicError,
-                reply_name="a reply of the Messages API",
-            )
-            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
-
-        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
+    def build_exchange(self, request: ModelRequest, dialect: Dialect, on_delta: OnDelta) -> Exchange:
+        return Exchange(
+            endpoint=self.endpoint,
+            model=request.model,
+            messages=len(request.messages),
+            body=build_request_body(request, self.endpoint, dialect),
+            post=partial(self._client.send, takes_betas=dialect.takes_betas),
+            assembler=MessageAssembler(on_delta, issuer=self._issuer),
+            sdk_error=anthropic.AnthropicError,
+            reply_name="a reply of the Messages API",
+        )
 
 
 class _Client(anthropic.Anthropic):
     """The SDK's client for one endpoint, deaf to the environment and to the profiles of other programs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._fixed_headers = request_headers(endpoint)
+        self._fixed_headers = build_request_headers(endpoint)
         # A server of the user's own may ask for no credential. The SDK insists on one unless its header is explicitly
         # left out of the call.
         has_credential = bool(_CREDENTIALS.intersection(map(str.lower, self._fixed_headers)))
@@ -152,7 +139,7 @@ class _Client(anthropic.Anthropic):
         return response
 
 
-def request_headers(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
+def build_request_headers(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
     """The headers of every request to this endpoint."""
     return {
         "Accept": "text/event-stream, application/json",
@@ -161,11 +148,11 @@ def request_headers(endpoint: Endpoint) -> dict[str, str | anthropic.Omit]:
         "User-Agent": "hermes-worker",
         "anthropic-version": API_VERSION,
         **endpoint.headers,
-        **_credential_headers(endpoint),
+        **_build_credential_headers(endpoint),
     }
 
 
-def _credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
+def _build_credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
     """Keys have a header of their own on this wire; access tokens, and the keys of some hosts, are bearer tokens."""
     key = endpoint.api_key
     if not key:
@@ -174,43 +161,47 @@ def _credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {key}"}
     if endpoint.key_header.lower() != "authorization":
         return {endpoint.key_header: key}
-    home = provider_of_host(endpoint.base_url)
+    home = find_provider_by_host(endpoint.base_url)
     wants_bearer = (home is not None and home.is_bearer) or _TOKEN.match(key)
     return {"Authorization": f"Bearer {key}"} if wants_bearer else {"x-api-key": key}
 
 
-def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
-    """The JSON of a request, the conversation last (see ``json_body``).
+def build_request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``build_json_body``).
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
     request = fit_request(request)
-    host = hostname(endpoint.base_url)
-    policy = thinking_policy(host=host, model=request.model)
+    host = parse_hostname(endpoint.base_url)
+    policy = choose_thinking_policy(host=host, model=request.model)
     if not request.replays_reasoning:
         policy = ThinkingPolicy.STRIP
     prompt = conversion.to_messages([json.loads(row) for row in request.messages], policy)
-    limit = conversion.output_tokens_max(request.model, requested=request.output_tokens_max, window=request.window)
-    fields = extra_fields(request, endpoint)
+    limit = conversion.choose_output_tokens_max(
+        request.model, requested=request.output_tokens_max, window=request.window
+    )
+    fields = build_extra_fields(request, endpoint)
     fields["max_tokens"] = str(limit)
-    fields |= {name: canonical_json(value) for name, value in _thinking_fields(request, dialect, limit).items()}
+    fields |= {
+        name: dump_canonical_json(value) for name, value in _build_thinking_fields(request, dialect, limit).items()
+    }
     if prompt.system:
-        fields["system"] = canonical_json(prompt.system)
+        fields["system"] = dump_canonical_json(prompt.system)
     if request.tools:
         fields["tools"] = _render_tools(tuple(request.tools))
         if is_forced(request, dialect.without_force):
-            fields["tool_choice"] = canonical_json(_tool_choice(request.forced_tools))
-    fields["model"] = canonical_json(conversion.model_name(request.model))
+            fields["tool_choice"] = dump_canonical_json(_build_tool_choice(request.forced_tools))
+    fields["model"] = dump_canonical_json(conversion.spell_model_name(request.model))
     fields["stream"] = "true" if dialect.streams else "false"
     fields.pop("messages", None)
-    return json_body(fields, "messages", map(canonical_json, conversion.begin_with_user(prompt.messages)))
+    return build_json_body(fields, "messages", map(dump_canonical_json, conversion.begin_with_user(prompt.messages)))
 
 
-def _tool_choice(forced: Sequence[str]) -> Mapping[str, str]:
+def _build_tool_choice(forced: Sequence[str]) -> Mapping[str, str]:
     return {"type": "tool", "name": forced[0]} if len(forced) == 1 else {"type": "any"}
 
 
-def _thinking_fields(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:
+def _build_thinking_fields(request: ModelRequest, dialect: Dialect, output_tokens: int) -> Mapping[str, Any]:
     """The request's fields about thinking: none unless an effort is asked for, as in the original. A model that is told
     which tool to call cannot think before."""
     effort = request.reasoning_effort
@@ -220,13 +211,13 @@ def _thinking_fields(request: ModelRequest, dialect: Dialect, output_tokens: int
         or is_forced(request, dialect.without_force)
     ):
         return {}
-    return conversion.thinking_fields(request.model, effort, output_tokens=output_tokens)
+    return conversion.build_thinking_fields(request.model, effort, output_tokens=output_tokens)
 
 
 @lru_cache(maxsize=64)
 def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
-    return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
+    return dump_canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
 def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
@@ -234,14 +225,16 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
 
     Each trait changes at most once, so asking again comes to an end.
     """
-    text = refusal_text(error)
+    text = read_refusal_text(error)
     if text is None:
         return None
     if is_forced(request, tried.without_force) and "tool_choice" in text:
         return replace(tried, without_force=tried.without_force | {request.model})
     if tried.takes_betas and "beta" in text and "long context" not in text:
         return replace(tried, takes_betas=False)
-    if _thinking_fields(request, tried, 0) and any(word in text for word in ("thinking", "output_config", "effort")):
+    if _build_thinking_fields(request, tried, 0) and any(
+        word in text for word in ("thinking", "output_config", "effort")
+    ):
         return replace(tried, without_thinking=tried.without_thinking | {request.model})
     if tried.streams and "stream" in text:
         return replace(tried, streams=False)

@@ -84,7 +84,7 @@ class MessageAssembler:
         return bool(self._blocks) or self._stop_reason is not None
 
     def feed(self, document: object) -> None:
-        """Raises ``MalformedReply`` or ``StreamedError``."""
+        """Take the next event of the stream. Raises ``MalformedReply`` or ``StreamedError``."""
         event = read_mapping(document)
         match event.get("type"):
             case "content_block_delta":
@@ -104,7 +104,7 @@ class MessageAssembler:
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
-        """Take a message that was not streamed. Raises as ``feed``."""
+        """Take a message that was not streamed. Raises ``MalformedReply``, ``StreamedError``."""
         message = read_mapping(document)
         if "content" not in message:
             raise_reported(message)

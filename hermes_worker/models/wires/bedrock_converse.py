@@ -20,19 +20,19 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.messages import ModelRequest, dump_canonical_json
 from hermes_worker.core.model_capabilities import ThinkingPolicy
 from hermes_worker.core.model_families import find_traits
-from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.connections import Line
+from hermes_worker.models.base import OnDelta
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
-from hermes_worker.models.exchange import DialectLearner, Exchange, carry_out, json_body, patience_s, refusal_text
+from hermes_worker.models.exchange import Exchange, build_json_body, read_refusal_text
 from hermes_worker.models.wires import event_stream
 from hermes_worker.models.wires.converse_reply import ConverseAssembler
 from hermes_worker.models.wires.conversions import anthropic
 from hermes_worker.models.wires.conversions import converse as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
-from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
+from hermes_worker.models.wires.definitions import fit_request, is_forced
+from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, build_usual_headers
+from hermes_worker.models.wires.wire_provider import WireProvider
 
 _SERVICE = "bedrock"
 _ERROR_HEADER = "x-amzn-errortype"
@@ -53,53 +53,40 @@ class Dialect:
     without_thinking: frozenset[str] = frozenset()
 
 
-class BedrockConverse:
+class BedrockConverse(WireProvider[Dialect]):
     """``Provider`` for Amazon Bedrock. A key is a Bedrock API key, or ``ID:SECRET`` or ``ID:SECRET:TOKEN`` of AWS."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = check_endpoint(endpoint)
-        self._client = PlainClient(self._endpoint)
-        self._learner = DialectLearner(Dialect())
+        endpoint = check_endpoint(endpoint)
+        self._client = PlainClient(endpoint)
+        super().__init__(endpoint, Dialect(), adapt_dialect, self._client.close)
 
-    def close(self) -> None:
-        """Close idle connections. Calls in flight are not touched."""
-        self._client.close()
-
-    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
-        fitted = fit_tools(tuple(request.tools))
-
-        def attempt(dialect: Dialect, line: Line) -> ModelReply:
-            exchange = Exchange(
-                endpoint=self._endpoint,
-                model=request.model,
-                messages=len(request.messages),
-                body=request_body(request, self._endpoint, dialect),
-                post=partial(self._post, self._client.address(request_path(request.model, dialect))),
-                assembler=ConverseAssembler(
-                    fitted.wrap_on_delta(on_delta), model=request.model, issuer=anthropic.ISSUER
-                ),
-                sdk_error=RefusedRequest,
-                reply_name="a reply of the Converse API (the address has no path)",
-                frames=event_stream.read_documents,
-            )
-            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
-
-        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
+    def build_exchange(self, request: ModelRequest, dialect: Dialect, on_delta: OnDelta) -> Exchange:
+        return Exchange(
+            endpoint=self.endpoint,
+            model=request.model,
+            messages=len(request.messages),
+            body=build_request_body(request, self.endpoint, dialect),
+            post=partial(self._post, self._client.build_address(build_request_path(request.model, dialect))),
+            assembler=ConverseAssembler(on_delta, model=request.model, issuer=anthropic.ISSUER),
+            sdk_error=RefusedRequest,
+            reply_name="a reply of the Converse API (the address has no path)",
+            frames=event_stream.read_documents,
+        )
 
     def _post(self, address: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
-        headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint, address, body)}
+        headers = {**build_usual_headers(self.endpoint), **build_credential_headers(self.endpoint, address, body)}
         return self._client.send(address, headers, body, read_timeout_s=read_timeout_s, code_header=_ERROR_HEADER)
 
 
-def request_path(model: str, dialect: Dialect) -> str:
+def build_request_path(model: str, dialect: Dialect) -> str:
     """The path for a model, whose name is escaped: ARNs hold slashes and colons."""
     verb = "converse" if model in dialect.without_streams else "converse-stream"
     return f"/model/{quote(model, safe='')}/{verb}"
 
 
-def credential_headers(endpoint: Endpoint, address: str, body: bytes) -> Mapping[str, str]:
+def build_credential_headers(endpoint: Endpoint, address: str, body: bytes) -> Mapping[str, str]:
     """The headers with the credential: a Bedrock API key is a bearer token; a pair of AWS keys signs each request."""
     key = endpoint.api_key
     if not key:
@@ -113,8 +100,8 @@ def credential_headers(endpoint: Endpoint, address: str, body: bytes) -> Mapping
     return {name: str(value) for name, value in signed.headers.items()}
 
 
-def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
-    """The JSON of a request, the conversation last (see ``json_body``).
+def build_request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``build_json_body``).
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
@@ -127,28 +114,32 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
         has_tools=bool(request.tools),
         marks=request.model not in dialect.without_marks,
     )
-    fields = {name: canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
-    options = _inference_options(request, dialect, is_claude=is_claude)
-    fields |= {name: canonical_json(value) for name, value in options.items() if value}
+    fields = {name: dump_canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
+    options = _build_inference_options(request, dialect, is_claude=is_claude)
+    fields |= {name: dump_canonical_json(value) for name, value in options.items() if value}
     if prompt.system:
-        fields["system"] = canonical_json(prompt.system)
+        fields["system"] = dump_canonical_json(prompt.system)
     if request.tools:
         tools = _render_tools(tuple(request.tools))
         choice = (
-            f',"toolChoice":{_tool_choice(request.forced_tools)}' if is_forced(request, dialect.without_force) else ""
+            f',"toolChoice":{_build_tool_choice(request.forced_tools)}'
+            if is_forced(request, dialect.without_force)
+            else ""
         )
         fields["toolConfig"] = f'{{"tools":{tools}{choice}}}'
     if endpoint.service_tier:
-        fields["serviceTier"] = canonical_json({"type": endpoint.service_tier})
+        fields["serviceTier"] = dump_canonical_json({"type": endpoint.service_tier})
     fields.pop("messages", None)
-    return json_body(fields, "messages", map(canonical_json, prompt.messages))
+    return build_json_body(fields, "messages", map(dump_canonical_json, prompt.messages))
 
 
-def _tool_choice(forced: Sequence[str]) -> str:
-    return canonical_json({"tool": {"name": forced[0]}} if len(forced) == 1 else {"any": {}})
+def _build_tool_choice(forced: Sequence[str]) -> str:
+    return dump_canonical_json({"tool": {"name": forced[0]}} if len(forced) == 1 else {"any": {}})
 
 
-def _inference_options(request: ModelRequest, dialect: Dialect, *, is_claude: bool) -> dict[str, Mapping[str, Any]]:
+def _build_inference_options(
+    request: ModelRequest, dialect: Dialect, *, is_claude: bool
+) -> dict[str, Mapping[str, Any]]:
     """The output limit, and for Claude the effort of thinking; without a limit the model's own counts. A model that is
     told which tool to call cannot think before."""
     limit = request.output_tokens_max
@@ -157,8 +148,8 @@ def _inference_options(request: ModelRequest, dialect: Dialect, *, is_claude: bo
     is_thoughtless = request.model in dialect.without_thinking or is_forced(request, dialect.without_force)
     if effort in (None, "none") or not is_claude or is_thoughtless:
         return {"inferenceConfig": inference}
-    usual = anthropic.output_tokens_max(request.model, requested=limit, window=request.window)
-    asked = dict(anthropic.thinking_fields(request.model, effort, output_tokens=usual))
+    usual = anthropic.choose_output_tokens_max(request.model, requested=limit, window=request.window)
+    asked = dict(anthropic.build_thinking_fields(request.model, effort, output_tokens=usual))
     for ours, theirs in (("max_tokens", "maxTokens"), ("temperature", "temperature")):
         if ours in asked:
             inference[theirs] = asked.pop(ours)
@@ -168,7 +159,7 @@ def _inference_options(request: ModelRequest, dialect: Dialect, *, is_claude: bo
 @lru_cache(maxsize=64)
 def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
-    return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
+    return dump_canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
 def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
@@ -176,7 +167,7 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
 
     Each trait changes at most once for a model, so asking again comes to an end.
     """
-    text, model = refusal_text(error), request.model
+    text, model = read_refusal_text(error), request.model
     if text is None:
         return None
     if is_forced(request, tried.without_force) and ("toolchoice" in text or "tool_choice" in text):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from hermes_worker.core.call_ids import derive_short_id
-from hermes_worker.core.json_values import read_mapping, read_text
+from hermes_worker.core.json_values import read_count, read_mapping, read_text
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
 from hermes_worker.core.recovery.repair import ArgumentsOutcome, assess_arguments, dump_arguments, to_plain_json
 
@@ -133,14 +133,14 @@ class ReplyAssembler:
         return bool(self._text or self._slots)
 
     def feed(self, chunk: object) -> None:
-        """Raises ``MalformedReply`` or ``StreamedError``."""
+        """Take the next chunk of the stream. Raises ``MalformedReply`` or ``StreamedError``."""
         if not isinstance(chunk, dict):
             raise MalformedReply(f"expected a JSON object, got {type(chunk).__name__}")
         if (choices := chunk.get("choices")) is None or "error" in chunk:
             raise_reported(chunk)
         if choices:
             self.has_choice = True
-            self._feed_choice(_first_choice(choices))
+            self._feed_choice(_find_first_choice(choices))
         if not self._model and isinstance(model := chunk.get("model"), str):
             self._model = model
         if usage := chunk.get("usage") or ("x_groq" in chunk and read_mapping(chunk["x_groq"]).get("usage")):
@@ -148,7 +148,7 @@ class ReplyAssembler:
             self._cost_usd = parse_billed_cost(read_mapping(usage))
 
     def feed_whole(self, document: object) -> None:
-        """Take a completion that was not streamed. Raises as ``feed``."""
+        """Take a completion that was not streamed. Raises ``MalformedReply``, ``StreamedError``."""
         self.feed(document)
         if not self.has_choice:
             raise MalformedReply("the reply has no choices")
@@ -188,14 +188,14 @@ class ReplyAssembler:
         delta = read_mapping(choice.get("delta") or choice.get("message"))
         if content := delta.get("content"):
             self._has_answered = True
-            self._add_text(_text_of(content))
+            self._add_text(_read_content_text(content))
         if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
             self._add_reasoning(reasoning)
         if details := delta.get("reasoning_details"):
             _add_details(self._details, details)
         if refusal := delta.get("refusal"):
             self._has_refused = True
-            self._add_text(_text_of(refusal))
+            self._add_text(_read_content_text(refusal))
         if tool_calls := delta.get("tool_calls"):
             self._add_tool_calls(tool_calls)
         elif legacy := delta.get("function_call"):
@@ -242,7 +242,7 @@ class ReplyAssembler:
         parallel call 0, and repeat names and ids in each piece or not; so a piece goes where its id says, else where
         its index does, and opens another call when it can be no part of that one.
         """
-        call_id, index = read_text(entry.get("id")), _index_of(entry)
+        call_id, index = read_text(entry.get("id")), _find_index(entry)
         at_index = self._slot_at.get(position if index is None else index)
         same = next((slot for slot in reversed(self._slots) if call_id and slot.id == call_id), None)
         found = same or at_index or (None if name or call_id else self._unfinished_call)
@@ -266,7 +266,7 @@ _LEGACY_INDEX = -1
 """The index of the single call of a server that still says ``function_call``, which has neither index nor id."""
 
 
-def _index_of(entry: Mapping[str, object]) -> int | None:
+def _find_index(entry: Mapping[str, object]) -> int | None:
     index = entry.get("index")
     return _LEGACY_INDEX if index == _LEGACY_INDEX else parse_number(index)
 
@@ -312,15 +312,15 @@ def parse_usage(usage: Mapping[str, object]) -> Usage:
     Cache reads are reported in the details (OpenAI, OpenRouter), at the top (Moonshot), or as hits (DeepSeek).
     """
     details = read_mapping(usage.get("prompt_tokens_details"))
-    cache_read = first_count(details.get("cached_tokens"), *(usage.get(name) for name in _CACHE_READS))
-    cache_write = first_count(*(place.get(name) for place in (details, usage) for name in CACHE_WRITES))
-    read = first_count(usage.get("prompt_tokens"), usage.get("input_tokens"))
+    cache_read = find_first_count(details.get("cached_tokens"), *(usage.get(name) for name in _CACHE_READS))
+    cache_write = find_first_count(*(place.get(name) for place in (details, usage) for name in CACHE_WRITES))
+    read = find_first_count(usage.get("prompt_tokens"), usage.get("input_tokens"))
     return Usage(
         input=max(0, read - cache_read - cache_write),
-        output=first_count(usage.get("completion_tokens"), usage.get("output_tokens")),
+        output=find_first_count(usage.get("completion_tokens"), usage.get("output_tokens")),
         cache_read=cache_read,
         cache_write=cache_write,
-        reasoning=_parse_count(read_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+        reasoning=read_count(read_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )
 
 
@@ -330,9 +330,9 @@ CACHE_WRITES = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_i
 """OpenAI and OpenRouter; older proxies; DashScope and LiteLLM, the latter at the top."""
 
 
-def first_count(*values: object) -> int:
+def find_first_count(*values: object) -> int:
     """The first of the counts that is more than 0."""
-    return next((count for count in map(_parse_count, values) if count), 0)
+    return next((count for count in map(read_count, values) if count), 0)
 
 
 def parse_billed_cost(usage: Mapping[str, object]) -> Decimal | None:
@@ -426,16 +426,14 @@ def _finish_reason(reason: object, choice: Mapping[str, object]) -> str:
     return _FINISH_REASONS.get(name, "stop")
 
 
-def _first_choice(choices: object) -> Mapping[str, object]:
+def _find_first_choice(choices: object) -> Mapping[str, object]:
     """The choice with number 0; empty when this chunk is only about the others of a request for several (``n``)."""
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise MalformedReply("choices is not a list of objects")
-    return next(
-        (choice for choice in choices if isinstance(choice, dict) and _parse_count(choice.get("index")) == 0), {}
-    )
+    return next((choice for choice in choices if isinstance(choice, dict) and read_count(choice.get("index")) == 0), {})
 
 
-def _text_of(content: object) -> str:
+def _read_content_text(content: object) -> str:
     """Text, or a list of parts of which the text is kept (Mistral)."""
     if isinstance(content, str):
         return content
@@ -453,7 +451,3 @@ def join_pieces(pieces: list[str]) -> str:
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _parse_count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

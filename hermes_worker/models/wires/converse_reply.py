@@ -13,7 +13,7 @@ from hermes_worker.core.json_values import read_mapping
 from hermes_worker.core.messages import Delta, ModelReply
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.chat_reply import MalformedReply
-from hermes_worker.models.wires.conversions.converse import anthropic_block
+from hermes_worker.models.wires.conversions.converse import to_anthropic_block
 
 _STOP_REASONS: Mapping[str, str] = {
     "guardrail_intervened": "refusal",
@@ -55,14 +55,14 @@ class ConverseAssembler:
         return self._messages.has_content
 
     def feed(self, document: object) -> None:
-        """Raises ``MalformedReply``."""
+        """Take the next event of the stream. Raises ``MalformedReply``."""
         for name, event in read_mapping(document).items():
             said = read_mapping(event)
             match name:
                 case "contentBlockStart":
-                    self._begin_block(_index(said), read_mapping(said.get("start")))
+                    self._begin_block(_read_index(said), read_mapping(said.get("start")))
                 case "contentBlockDelta":
-                    self._add_delta(_index(said), read_mapping(said.get("delta")))
+                    self._add_delta(_read_index(said), read_mapping(said.get("delta")))
                 case "messageStop":
                     self._has_stopped = True
                     self._feed_stop(said.get("stopReason"))
@@ -80,7 +80,7 @@ class ConverseAssembler:
         self._messages.feed_whole(
             {
                 "model": self._model,
-                "content": [block for part in content if (block := anthropic_block(part)) is not None],
+                "content": [block for part in content if (block := to_anthropic_block(part)) is not None],
                 "stop_reason": _stop_reason(said.get("stopReason")),
                 "usage": convert_usage(said.get("usage")),
             }
@@ -141,7 +141,7 @@ def _stop_reason(reason: object) -> str:
     return _STOP_REASONS.get(text, text)
 
 
-def _index(event: Mapping[str, Any]) -> int:
+def _read_index(event: Mapping[str, Any]) -> int:
     index = event.get("contentBlockIndex")
     if not isinstance(index, int):
         raise MalformedReply("an event of a block has no index")

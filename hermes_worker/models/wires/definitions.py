@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, ToolRequest, canonical_json
+from hermes_worker.core.messages import Delta, ModelReply, ModelRequest, ToolRequest, dump_canonical_json
 from hermes_worker.core.tool_schemas import (
     UnfitDefinition,
     fit_schema,
@@ -50,7 +50,7 @@ class FittedTools:
             arguments = restore_arguments(json.loads(call.arguments), self.renamed[name])
         except (ValueError, RecursionError):
             return replace(call, name=name)  # the next reader says what is wrong with it
-        return replace(call, name=name, arguments=canonical_json(arguments))
+        return replace(call, name=name, arguments=dump_canonical_json(arguments))
 
     def wrap_on_delta(self, on_delta: OnDelta) -> OnDelta:
         """Wrap ``on_delta`` so that it gets pieces with the names that the session knows."""
@@ -145,20 +145,20 @@ def _find_name(text: str) -> str:
 def _rewrite_definition(text: str, name: str, schema: Mapping[str, Any] | None) -> str:
     tool = json.loads(text)
     changes = {"name": name} if schema is None else {"name": name, "parameters": schema}
-    return canonical_json({**tool, "function": {**tool["function"], **changes}})
+    return dump_canonical_json({**tool, "function": {**tool["function"], **changes}})
 
 
 def _rename_in_row(row: str, sent: Mapping[str, str]) -> str:
     """A row of the transcript with the names that are sent: servers judge names in earlier calls as well."""
-    if not any(canonical_json(name) in row for name in sent):
+    if not any(dump_canonical_json(name) in row for name in sent):
         return row
     document = json.loads(row)
-    for function in _objects_with_names(document):
+    for function in _iterate_named_objects(document):
         function["name"] = sent.get(function["name"], function["name"])
-    return canonical_json(document)
+    return dump_canonical_json(document)
 
 
-def _objects_with_names(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _iterate_named_objects(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield each object of a row that names a tool."""
     calls, blocks = document.get("tool_calls"), document.get("anthropic_content_blocks")
     places = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []

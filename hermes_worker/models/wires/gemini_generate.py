@@ -17,23 +17,20 @@ from urllib.parse import quote
 import httpx2
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.messages import ModelRequest, dump_canonical_json
 from hermes_worker.core.model_families import find_traits
-from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.connections import Line
+from hermes_worker.models.base import OnDelta
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
 from hermes_worker.models.exchange import (
-    DialectLearner,
     Exchange,
-    carry_out,
-    json_body,
-    patience_s,
-    refusal_text,
+    build_json_body,
+    read_refusal_text,
 )
 from hermes_worker.models.wires.conversions import gemini as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
+from hermes_worker.models.wires.definitions import fit_request, is_forced
 from hermes_worker.models.wires.gemini_reply import GeminiAssembler
-from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, usual_headers
+from hermes_worker.models.wires.plain_client import PlainClient, RefusedRequest, build_usual_headers
+from hermes_worker.models.wires.wire_provider import WireProvider
 
 _COMPATIBLE = "/openai"
 """Ends the address of Google's OpenAI-compatible API, below which this one is."""
@@ -52,50 +49,39 @@ class Dialect:
     """Models that refuse the question to think."""
 
 
-class GeminiGenerate:
+class GeminiGenerate(WireProvider[Dialect]):
     """``Provider`` for Google's Gemini API."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = check_endpoint(replace(endpoint, base_url=endpoint.base_url.removesuffix(_COMPATIBLE)))
-        self._headers = {**usual_headers(self._endpoint), **credential_headers(self._endpoint)}
-        self._client = PlainClient(self._endpoint)
-        self._learner = DialectLearner(Dialect())
+        endpoint = check_endpoint(replace(endpoint, base_url=endpoint.base_url.removesuffix(_COMPATIBLE)))
+        self._headers = {**build_usual_headers(endpoint), **build_credential_headers(endpoint)}
+        self._client = PlainClient(endpoint)
+        super().__init__(endpoint, Dialect(), adapt_dialect, self._client.close)
 
-    def close(self) -> None:
-        """Close idle connections. Calls in flight are not touched."""
-        self._client.close()
+    def build_exchange(self, request: ModelRequest, dialect: Dialect, on_delta: OnDelta) -> Exchange:
+        return Exchange(
+            endpoint=self.endpoint,
+            model=request.model,
+            messages=len(request.messages),
+            body=build_request_body(request, self.endpoint, dialect),
+            post=partial(self._post, self._build_request_address(request.model, dialect)),
+            assembler=GeminiAssembler(on_delta),
+            sdk_error=RefusedRequest,
+            reply_name="a reply of the Gemini API (the address ends in /v1beta)",
+        )
 
-    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
-        fitted = fit_tools(tuple(request.tools))
-
-        def attempt(dialect: Dialect, line: Line) -> ModelReply:
-            exchange = Exchange(
-                endpoint=self._endpoint,
-                model=request.model,
-                messages=len(request.messages),
-                body=request_body(request, self._endpoint, dialect),
-                post=partial(self._post, self._request_address(request.model, dialect)),
-                assembler=GeminiAssembler(fitted.wrap_on_delta(on_delta)),
-                sdk_error=RefusedRequest,
-                reply_name="a reply of the Gemini API (the address ends in /v1beta)",
-            )
-            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
-
-        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
-
-    def _request_address(self, model: str, dialect: Dialect) -> str:
+    def _build_request_address(self, model: str, dialect: Dialect) -> str:
         name = quote(model.removeprefix("models/").removeprefix("google/"), safe="")
         if dialect.streams:
-            return self._client.address(f"/models/{name}:streamGenerateContent", alt="sse")
-        return self._client.address(f"/models/{name}:generateContent")
+            return self._client.build_address(f"/models/{name}:streamGenerateContent", alt="sse")
+        return self._client.build_address(f"/models/{name}:generateContent")
 
     def _post(self, address: str, body: bytes, *, read_timeout_s: float) -> httpx2.Response:
         return self._client.send(address, self._headers, body, read_timeout_s=read_timeout_s)
 
 
-def credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
+def build_credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
     """The header with the credential: a key has a header of its own; an access token is a bearer token."""
     if not endpoint.api_key:
         return {}
@@ -104,8 +90,8 @@ def credential_headers(endpoint: Endpoint) -> Mapping[str, str]:
     return {"x-goog-api-key": endpoint.api_key}
 
 
-def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
-    """The JSON of a request, the conversation last (see ``json_body``).
+def build_request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``build_json_body``).
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
@@ -113,26 +99,26 @@ def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) ->
     known = find_traits(request.model)
     is_leveled = bool(known.thinks_by_level)
     prompt = conversion.to_contents([json.loads(row) for row in request.messages], demands_signatures=is_leveled)
-    fields = {name: canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
-    if options := _generation_options(request, dialect, is_leveled=is_leveled):
-        fields["generationConfig"] = canonical_json(options)
+    fields = {name: dump_canonical_json(value) for name, value in {**endpoint.body, **request.extra_body}.items()}
+    if options := _build_generation_options(request, dialect, is_leveled=is_leveled):
+        fields["generationConfig"] = dump_canonical_json(options)
     if prompt.system:
-        fields["systemInstruction"] = canonical_json({"parts": [{"text": prompt.system}]})
+        fields["systemInstruction"] = dump_canonical_json({"parts": [{"text": prompt.system}]})
     if request.tools:
         fields["tools"] = _render_tools(tuple(request.tools))
         if is_forced(request, dialect.without_force):
             forced = {"mode": "ANY", "allowedFunctionNames": list(request.forced_tools)}
-            fields["toolConfig"] = canonical_json({"functionCallingConfig": forced})
+            fields["toolConfig"] = dump_canonical_json({"functionCallingConfig": forced})
     fields.pop("contents", None)
-    return json_body(fields, "contents", map(canonical_json, prompt.contents))
+    return build_json_body(fields, "contents", map(dump_canonical_json, prompt.contents))
 
 
-def _generation_options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> dict[str, Any]:
+def _build_generation_options(request: ModelRequest, dialect: Dialect, *, is_leveled: bool) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if request.output_tokens_max is not None:
         options["maxOutputTokens"] = request.output_tokens_max
     effort = None if request.model in dialect.without_thinking else request.reasoning_effort
-    if thinking := conversion.thinking_config(effort, is_leveled=is_leveled):
+    if thinking := conversion.build_thinking_config(effort, is_leveled=is_leveled):
         options["thinkingConfig"] = thinking
     return options
 
@@ -140,7 +126,7 @@ def _generation_options(request: ModelRequest, dialect: Dialect, *, is_leveled: 
 @lru_cache(maxsize=64)
 def _render_tools(definitions: tuple[str, ...]) -> str:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
-    return canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
+    return dump_canonical_json(conversion.to_tools([json.loads(definition) for definition in definitions]))
 
 
 def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
@@ -148,7 +134,7 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
 
     Each trait changes at most once for a model, so asking again comes to an end.
     """
-    text = refusal_text(error)
+    text = read_refusal_text(error)
     if text is None:
         return None
     words = ("tool_config", "function_calling", "function calling")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hermes_worker.core.json_values import read_list, read_mapping, read_text
+from hermes_worker.core.json_values import read_count, read_list, read_mapping, read_text
 from hermes_worker.core.messages import Delta, ModelReply, ToolRequest, Usage
 from hermes_worker.core.recovery.repair import dump_arguments
 from hermes_worker.models.wires.chat_reply import (
@@ -60,7 +60,7 @@ class GeminiAssembler:
         return bool(self._text or self._calls or self._finish_reason)
 
     def feed(self, document: object) -> None:
-        """Raises ``MalformedReply`` or ``StreamedError``."""
+        """Take the next chunk of the stream. Raises ``MalformedReply`` or ``StreamedError``."""
         if not isinstance(document, dict):
             raise MalformedReply(f"expected a JSON object, got {type(document).__name__}")
         if "candidates" not in document:
@@ -74,7 +74,7 @@ class GeminiAssembler:
             self._blocked, self._finish_reason = blocked, "content_filter"
 
     def feed_whole(self, document: object) -> None:
-        """Take a reply that was not streamed. Raises as ``feed``."""
+        """Take a reply that was not streamed. Raises ``MalformedReply``, ``StreamedError``."""
         self.feed(document)
         if not self.has_content:
             raise MalformedReply("the reply has no candidates")
@@ -135,12 +135,12 @@ class GeminiAssembler:
 
 def parse_usage(usage: Mapping[str, Any]) -> Usage:
     """Token counts with the cached ones taken out of ``input``; thinking is part of the output."""
-    cached = _parse_count(usage.get("cachedContentTokenCount"))
-    thoughts = _parse_count(usage.get("thoughtsTokenCount"))
-    read = _parse_count(usage.get("promptTokenCount")) + _parse_count(usage.get("toolUsePromptTokenCount"))
+    cached = read_count(usage.get("cachedContentTokenCount"))
+    thoughts = read_count(usage.get("thoughtsTokenCount"))
+    read = read_count(usage.get("promptTokenCount")) + read_count(usage.get("toolUsePromptTokenCount"))
     return Usage(
         input=max(0, read - cached),
-        output=_parse_count(usage.get("candidatesTokenCount")) + thoughts,
+        output=read_count(usage.get("candidatesTokenCount")) + thoughts,
         cache_read=cached,
         reasoning=thoughts,
     )
@@ -148,7 +148,3 @@ def parse_usage(usage: Mapping[str, Any]) -> Usage:
 
 def _list_objects(value: object) -> list[dict[str, Any]]:
     return [item for item in read_list(value) if isinstance(item, dict)]
-
-
-def _parse_count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -19,23 +19,20 @@ from typing import Final
 import openai
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
-from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.catalog import output_cap_parameter
-from hermes_worker.models.connections import Line
+from hermes_worker.core.messages import ModelRequest, dump_canonical_json
+from hermes_worker.models.base import OnDelta
+from hermes_worker.models.catalog import choose_output_cap_parameter
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
 from hermes_worker.models.exchange import (
-    DialectLearner,
     Exchange,
-    carry_out,
-    extra_fields,
-    json_body,
-    patience_s,
-    refusal_text,
+    build_extra_fields,
+    build_json_body,
+    read_refusal_text,
 )
 from hermes_worker.models.wires.chat_reply import ReplyAssembler
-from hermes_worker.models.wires.definitions import drop_patterns, fit_request, fit_tools, is_forced
+from hermes_worker.models.wires.definitions import drop_patterns, fit_request, is_forced
 from hermes_worker.models.wires.openai_client import OpenAIClient
+from hermes_worker.models.wires.wire_provider import WireProvider
 
 _OF_PATTERNS: Final = ("grammar", "pattern must", "json schema", "generate parser", "supported for string type")
 """Words by which servers refuse a definition for a pattern or a format: llama.cpp and vLLM, and Google's compatible
@@ -59,70 +56,61 @@ class Dialect:
     """Whether the server makes a grammar of every pattern and format in the definitions of tools, or overlooks them."""
 
 
-class OpenAIChat:
+class OpenAIChat(WireProvider[Dialect]):
     """``Provider`` for any server that speaks OpenAI's chat completions."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = check_endpoint(endpoint)
-        self._client = OpenAIClient(self._endpoint)
+        endpoint = check_endpoint(endpoint)
+        self._client = OpenAIClient(endpoint)
         self._post = partial(self._client.send, "/chat/completions")
-        self._learner = DialectLearner(Dialect(takes_stream_options=endpoint.sends_stream_options))
+        super().__init__(
+            endpoint, Dialect(takes_stream_options=endpoint.sends_stream_options), adapt_dialect, self._client.close
+        )
 
-    def close(self) -> None:
-        """Close idle connections. Calls in flight are not touched."""
-        self._client.close()
-
-    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
-        fitted = fit_tools(tuple(request.tools))
-
-        def attempt(dialect: Dialect, line: Line) -> ModelReply:
-            exchange = Exchange(
-                endpoint=self._endpoint,
-                model=request.model,
-                messages=len(request.messages),
-                body=request_body(request, self._endpoint, dialect),
-                post=self._post,
-                assembler=ReplyAssembler(fitted.wrap_on_delta(on_delta)),
-                sdk_error=openai.OpenAIError,
-                reply_name="a chat completion (for most servers the address ends in /v1)",
-            )
-            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
-
-        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
+    def build_exchange(self, request: ModelRequest, dialect: Dialect, on_delta: OnDelta) -> Exchange:
+        return Exchange(
+            endpoint=self.endpoint,
+            model=request.model,
+            messages=len(request.messages),
+            body=build_request_body(request, self.endpoint, dialect),
+            post=self._post,
+            assembler=ReplyAssembler(on_delta),
+            sdk_error=openai.OpenAIError,
+            reply_name="a chat completion (for most servers the address ends in /v1)",
+        )
 
 
-def request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
-    """The JSON of a request, the conversation last (see ``json_body``).
+def build_request_body(request: ModelRequest, endpoint: Endpoint, dialect: Dialect) -> bytes:
+    """The JSON of a request, the conversation last (see ``build_json_body``).
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
     request = fit_request(request)
-    fields = extra_fields(request, endpoint)
+    fields = build_extra_fields(request, endpoint)
     if request.output_tokens_max is not None:
-        cap = dialect.output_cap or output_cap_parameter(endpoint.base_url, request.model)
+        cap = dialect.output_cap or choose_output_cap_parameter(endpoint.base_url, request.model)
         fields[cap] = str(request.output_tokens_max)
     if endpoint.sends_cache_key and request.session_id:
-        fields["prompt_cache_key"] = canonical_json(_cache_key(request.session_id))
+        fields["prompt_cache_key"] = dump_canonical_json(_build_cache_key(request.session_id))
     if request.tools:
         tools = request.tools if dialect.takes_patterns else drop_patterns(tuple(request.tools))
         fields["tools"] = f"[{','.join(tools)}]"
         if is_forced(request, dialect.without_force):
-            fields["tool_choice"] = canonical_json(_tool_choice(request.forced_tools))
+            fields["tool_choice"] = dump_canonical_json(_build_tool_choice(request.forced_tools))
     if dialect.streams and dialect.takes_stream_options:
         fields["stream_options"] = '{"include_usage":true}'
     fields["stream"] = "true" if dialect.streams else "false"
-    fields["model"] = canonical_json(request.model)
+    fields["model"] = dump_canonical_json(request.model)
     fields.pop("messages", None)
-    return json_body(fields, "messages", request.messages)
+    return build_json_body(fields, "messages", request.messages)
 
 
-def _tool_choice(forced: Sequence[str]) -> object:
+def _build_tool_choice(forced: Sequence[str]) -> object:
     return {"type": "function", "function": {"name": forced[0]}} if len(forced) == 1 else "required"
 
 
-def _cache_key(session_id: str) -> str:
+def _build_cache_key(session_id: str) -> str:
     """The session id as a cache key, of which OpenAI takes at most 64 characters."""
     return session_id if len(session_id) <= 64 else hashlib.sha256(session_id.encode()).hexdigest()
 
@@ -141,16 +129,16 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
         return replace(tried, takes_stream_options=False)
     if tried.takes_patterns and any(word in text for word in _OF_PATTERNS):
         return replace(tried, takes_patterns=False)
-    if refusal_text(error) is None:
+    if read_refusal_text(error) is None:
         return None
     if tried.output_cap is None and ("max_tokens" in text or "max_completion_tokens" in text):
-        return replace(tried, output_cap=_accepted_cap(text))
+        return replace(tried, output_cap=_read_accepted_cap(text))
     if tried.streams and "stream" in text:
         return replace(tried, streams=False)
     return None
 
 
-def _accepted_cap(text: str) -> str:
+def _read_accepted_cap(text: str) -> str:
     """The name of the output limit that the server did not complain of. OpenAI names both, the unwanted one first."""
     old = text.find("max_tokens")
     new = text.find("max_completion_tokens")

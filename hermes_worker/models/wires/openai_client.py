@@ -22,7 +22,7 @@ class OpenAIClient(openai.OpenAI):
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._fixed_headers = request_headers(endpoint)
+        self._fixed_headers = build_request_headers(endpoint)
         # The SDK insists on a credential unless its header is explicitly left out of the call.
         self._call_headers = {} if "Authorization" in self._fixed_headers else {"Authorization": openai.omit}
         self._connect_timeout_s = endpoint.connect_timeout_s
@@ -70,7 +70,7 @@ class OpenAIClient(openai.OpenAI):
         return response
 
 
-def request_headers(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
+def build_request_headers(endpoint: Endpoint) -> dict[str, str | openai.Omit]:
     """The headers of every request to this endpoint."""
     headers: dict[str, str | openai.Omit] = {
         "Accept": "text/event-stream, application/json",

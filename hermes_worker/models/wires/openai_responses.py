@@ -15,24 +15,21 @@ from typing import Any
 import openai
 
 from hermes_worker.core.errors import ModelCallError
-from hermes_worker.core.messages import ModelReply, ModelRequest, canonical_json
-from hermes_worker.models.base import Abort, OnDelta
-from hermes_worker.models.catalog import find_issuer, hostname
-from hermes_worker.models.connections import Line
+from hermes_worker.core.messages import ModelRequest, dump_canonical_json
+from hermes_worker.models.base import OnDelta
+from hermes_worker.models.catalog import find_issuer, parse_hostname
 from hermes_worker.models.endpoint import Endpoint, check_endpoint
 from hermes_worker.models.exchange import (
-    DialectLearner,
     Exchange,
-    carry_out,
-    extra_fields,
-    json_body,
-    patience_s,
-    refusal_text,
+    build_extra_fields,
+    build_json_body,
+    read_refusal_text,
 )
 from hermes_worker.models.wires.conversions import responses as conversion
-from hermes_worker.models.wires.definitions import fit_request, fit_tools, is_forced
+from hermes_worker.models.wires.definitions import fit_request, is_forced
 from hermes_worker.models.wires.openai_client import OpenAIClient
 from hermes_worker.models.wires.responses_reply import ResponseAssembler
+from hermes_worker.models.wires.wire_provider import WireProvider
 
 DEFAULT_EFFORT = "medium"
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
@@ -57,48 +54,40 @@ class Dialect:
     """Models that refuse every question about reasoning."""
 
 
-class OpenAIResponses:
+class OpenAIResponses(WireProvider[Dialect]):
     """``Provider`` for any server that speaks OpenAI's Responses API."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ``ConfigurationError`` when the endpoint cannot be used. Connects to nothing yet."""
-        self._endpoint = check_endpoint(endpoint)
-        self._client = OpenAIClient(self._endpoint)
+        endpoint = check_endpoint(endpoint)
+        self._client = OpenAIClient(endpoint)
         self._post = partial(self._client.send, "/responses")
-        self._issuer = find_issuer(hostname(endpoint.base_url))
-        self._learner = DialectLearner(
+        self._issuer = find_issuer(parse_hostname(endpoint.base_url))
+        super().__init__(
+            endpoint,
             Dialect(
                 takes_cache_key=self._issuer != conversion.GITHUB,
                 takes_output_cap=self._issuer != conversion.CODEX,
-            )
+            ),
+            adapt_dialect,
+            self._client.close,
         )
 
-    def close(self) -> None:
-        """Close idle connections. Calls in flight are not touched."""
-        self._client.close()
-
-    def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
-        fitted = fit_tools(tuple(request.tools))
-
-        def attempt(dialect: Dialect, line: Line) -> ModelReply:
-            exchange = Exchange(
-                endpoint=self._endpoint,
-                model=request.model,
-                messages=len(request.messages),
-                body=request_body(request, self._issuer, dialect, self._endpoint),
-                post=self._post,
-                assembler=ResponseAssembler(fitted.wrap_on_delta(on_delta), issuer=self._issuer),
-                sdk_error=openai.OpenAIError,
-                reply_name="a reply of the Responses API (for most servers the address ends in /v1)",
-            )
-            return carry_out(exchange, line, read_timeout_s=patience_s(self._endpoint, request))
-
-        return fitted.restore(self._learner.ask(attempt, partial(adapt_dialect, request=request), abort))
+    def build_exchange(self, request: ModelRequest, dialect: Dialect, on_delta: OnDelta) -> Exchange:
+        return Exchange(
+            endpoint=self.endpoint,
+            model=request.model,
+            messages=len(request.messages),
+            body=build_request_body(request, self._issuer, dialect, self.endpoint),
+            post=self._post,
+            assembler=ResponseAssembler(on_delta, issuer=self._issuer),
+            sdk_error=openai.OpenAIError,
+            reply_name="a reply of the Responses API (for most servers the address ends in /v1)",
+        )
 
 
-def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint: Endpoint) -> bytes:
-    """The JSON of a request, the conversation last (see ``json_body``).
+def build_request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint: Endpoint) -> bytes:
+    """The JSON of a request, the conversation last (see ``build_json_body``).
 
     ``extra_body`` adds fields and cannot replace the ones that are built here.
     """
@@ -107,9 +96,10 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
     rows = [json.loads(row) for row in request.messages]
     prompt = conversion.to_input(rows, issuer=issuer, replays_reasoning=replays)
     instructions = prompt.instructions or DEFAULT_INSTRUCTIONS
-    fields = extra_fields(request, endpoint)
+    fields = build_extra_fields(request, endpoint)
     fields |= {
-        name: canonical_json(value) for name, value in _reasoning_fields(request, issuer, dialect, replays).items()
+        name: dump_canonical_json(value)
+        for name, value in _build_reasoning_fields(request, issuer, dialect, replays).items()
     }
     if request.output_tokens_max is not None and dialect.takes_output_cap:
         fields["max_output_tokens"] = str(request.output_tokens_max)
@@ -117,29 +107,29 @@ def request_body(request: ModelRequest, issuer: str, dialect: Dialect, endpoint:
     if request.tools:
         fields["tools"] = tools.text
         forced = is_forced(request, dialect.without_force)
-        fields["tool_choice"] = canonical_json(_tool_choice(request.forced_tools) if forced else "auto")
+        fields["tool_choice"] = dump_canonical_json(_build_tool_choice(request.forced_tools) if forced else "auto")
         if dialect.takes_parallel_calls:
             fields["parallel_tool_calls"] = "true"
     if dialect.takes_cache_key:
-        key = conversion.prompt_cache_key(instructions, tools.items, session_id=request.session_id)
-        fields["prompt_cache_key"] = canonical_json(key)
-    fields["instructions"] = canonical_json(instructions)
-    fields["model"] = canonical_json(request.model)
+        key = conversion.derive_prompt_cache_key(instructions, tools.items, session_id=request.session_id)
+        fields["prompt_cache_key"] = dump_canonical_json(key)
+    fields["instructions"] = dump_canonical_json(instructions)
+    fields["model"] = dump_canonical_json(request.model)
     fields["store"] = "false"
     fields["stream"] = "true" if dialect.streams else "false"
     fields.pop("input", None)
-    return json_body(fields, "input", map(canonical_json, prompt.input))
+    return build_json_body(fields, "input", map(dump_canonical_json, prompt.input))
 
 
-def _tool_choice(forced: Sequence[str]) -> object:
+def _build_tool_choice(forced: Sequence[str]) -> object:
     return {"type": "function", "name": forced[0]} if len(forced) == 1 else "required"
 
 
-def _reasoning_fields(request: ModelRequest, issuer: str, dialect: Dialect, replays: bool) -> Mapping[str, Any]:
+def _build_reasoning_fields(request: ModelRequest, issuer: str, dialect: Dialect, replays: bool) -> Mapping[str, Any]:
     effort = request.reasoning_effort or DEFAULT_EFFORT
     if effort == "none" or request.model in dialect.without_reasoning:
         return {}
-    return conversion.reasoning_fields(request.model, effort, issuer=issuer, replays_reasoning=replays)
+    return conversion.build_reasoning_fields(request.model, effort, issuer=issuer, replays_reasoning=replays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +142,7 @@ class _Tools:
 def _render_tools(definitions: tuple[str, ...]) -> _Tools:
     """The tools as this wire sends them. Cached: a session's tools never change, and most sessions have the same."""
     items = conversion.to_tools([json.loads(definition) for definition in definitions])
-    return _Tools(items, canonical_json(items))
+    return _Tools(items, dump_canonical_json(items))
 
 
 def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelRequest) -> Dialect | None:
@@ -160,7 +150,7 @@ def adapt_dialect(tried: Dialect, error: ModelCallError, *, request: ModelReques
 
     Each trait changes at most once, so asking again comes to an end.
     """
-    text = refusal_text(error)
+    text = read_refusal_text(error)
     if text is None:
         return None
     for is_open, words, better in (

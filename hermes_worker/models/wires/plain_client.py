@@ -37,7 +37,7 @@ class PlainClient:
         """Close idle connections. Calls in flight are not touched."""
         self._client.close()
 
-    def address(self, path: str, **query: str) -> str:
+    def build_address(self, path: str, **query: str) -> str:
         """The whole address of ``path``, with the endpoint's query and ``query``."""
         return str(httpx2.URL(f"{self._endpoint.plain_url}{path}", params={**self._endpoint.query, **query}))
 
@@ -60,7 +60,7 @@ class PlainClient:
         raise RefusedRequest(response, content, response.headers.get(code_header, "") if code_header else "")
 
 
-def usual_headers(endpoint: Endpoint) -> dict[str, str]:
+def build_usual_headers(endpoint: Endpoint) -> dict[str, str]:
     """The headers of every request to this endpoint, without a credential."""
     return {
         "Accept": "*/*",

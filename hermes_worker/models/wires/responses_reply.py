@@ -61,22 +61,22 @@ class ResponseAssembler:
         return self._reply is not None
 
     def feed(self, document: object) -> None:
-        """Raises ``MalformedReply`` or ``StreamedError``."""
+        """Take the next event of the stream. Raises ``MalformedReply`` or ``StreamedError``."""
         event = read_mapping(document)
         kind = event.get("type")
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
                 self._has_answered |= kind == "response.output_text.delta"
-                self._add_text(_index(event), event.get("delta"))
+                self._add_text(_read_index(event), event.get("delta"))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._add_reasoning(_index(event), event.get("delta"))
+                self._add_reasoning(_read_index(event), event.get("delta"))
             case "response.reasoning_summary_part.added" if event.get("summary_index"):
                 self._publish_reasoning("\n")
             case "response.output_item.added":
-                self._begin_item(_index(event), read_mapping(event.get("item")))
+                self._begin_item(_read_index(event), read_mapping(event.get("item")))
             case "response.output_item.done":
                 item = read_mapping(event.get("item"))
-                self._items[_index(event), read_text(item.get("call_id") or item.get("id"))] = item
+                self._items[_read_index(event), read_text(item.get("call_id") or item.get("id"))] = item
             case "response.created" | "response.in_progress":
                 self._model = read_text(read_mapping(event.get("response")).get("model"))
             case _ if kind in _LAST_EVENTS:
@@ -86,7 +86,7 @@ class ResponseAssembler:
                 raise MalformedReply("an event has no type")
 
     def feed_whole(self, document: object) -> None:
-        """Take a response that was not streamed. Raises as ``feed``."""
+        """Take a response that was not streamed. Raises ``MalformedReply``, ``StreamedError``."""
         response = read_mapping(document)
         if "output" not in response and "output_text" not in response and response.get("status") is None:
             raise_reported(response)
@@ -168,7 +168,7 @@ class ResponseAssembler:
         self._on_delta(Delta(reasoning=piece))
 
 
-def _index(event: Mapping[str, Any]) -> int:
+def _read_index(event: Mapping[str, Any]) -> int:
     index = parse_number(event.get("output_index", 0))
     if index is None:
         raise MalformedReply("the index of an item is no number")

@@ -1,4 +1,5 @@
-"""Server-sent events, as far as model providers use them: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""Server-sent events, as far as model providers use them:
+https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 Written for cost: a reply is thousands of small events, and a general parser is most of what a streamed token costs.
 """
@@ -14,7 +15,7 @@ class EventTooLarge(ValueError):
     """One event is larger than any reply could be, so its sender is no model."""
 
 
-def event_data(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def iterate_event_data(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The data of each event. Event names, ids, retry hints and comments are dropped.
 
     An event that is cut off by the end of the input still counts: its line may be complete.
@@ -54,11 +55,11 @@ class _Parser:
         if not rest:
             return
         for line in (b"".join(self._line), *rest[:-1]):
-            yield from self._end_of_line(line.removesuffix(b"\r"))
+            yield from self._end_line(line.removesuffix(b"\r"))
         self._line = [rest[-1]]
         self._line_bytes = len(rest[-1])
 
-    def _end_of_line(self, line: bytes) -> Iterator[bytes]:
+    def _end_line(self, line: bytes) -> Iterator[bytes]:
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
         elif not line and self._data:

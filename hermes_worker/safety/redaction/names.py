@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from hermes_worker.safety.commands import parse_name_set
 from hermes_worker.safety.redaction.spans import Span, find_positions
 from hermes_worker.safety.redaction.values import is_harmless_value, is_placeholder, looks_random, looks_secret
 
@@ -20,11 +21,7 @@ __all__ = ["find_named_values", "is_secret_name"]
 _TRIGGERS = (b"key", b"token", b"secret", b"pass", b"pwd", b"credential", b"auth", b"bearer", b"ssws", b"mnemonic")
 
 
-def _name_words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_SECRET_WORDS = _name_words(
+_SECRET_WORDS = parse_name_set(
     "password passwords passwd passphrase pwd secret secrets token tokens credential credentials apikey apikeys"
     " authtoken accesskey secretkey privatekey auth authorization bearer mnemonic"
 )
@@ -41,14 +38,14 @@ _SECRET_ENDINGS = (
     "pwd",
 )
 """Words that people put behind another word without a sign between: ``PGPASSWORD``, ``GITHUBTOKEN``, ``SSHPASS``."""
-_NOT_SECRET = _name_words(
+_NOT_SECRET = parse_name_set(
     "bypass compass encompass trespass surpass overpass underpass passes subtoken pretoken detoken multipass onepass"
 )
-_PHRASES = _name_words("passphrase mnemonic")
+_PHRASES = parse_name_set("passphrase mnemonic")
 """Secrets that are several plain words."""
-_KEY_QUALIFIERS = _name_words("api access secret private signing encryption auth client session master bot account")
+_KEY_QUALIFIERS = parse_name_set("api access secret private signing encryption auth client session master bot account")
 """Words that make a ``key`` a secret; ``primary_key`` and ``sort_key`` are not."""
-_HARMLESS_ENDINGS = _name_words(
+_HARMLESS_ENDINGS = parse_name_set(
     "type mode method url uri endpoint host port path file dir name id ids env count counts limit limits max min usage"
     " budget ttl expires expiry expiration in at enabled disabled required length len size provider scheme policy"
     " version chars status hint used left total cost price"
@@ -243,7 +240,7 @@ def _find_assigned_value(raw: bytes, place: _NamePlace, to_value: re.Match[bytes
         is_certain, is_quoted = to_value["sign"] != b",", True
     elif _names_phrase(place.name) and (phrase := _PHRASE.match(raw, start)):
         return _NamedValue(*phrase.span("value"), True)
-    elif value := _unquoted_pattern(place, is_env=starts_line and is_compact).match(raw, start):
+    elif value := _choose_unquoted_pattern(place, is_env=starts_line and is_compact).match(raw, start):
         start, end = value.span("value")
         is_certain = is_compact or starts_line or to_value["quote"] is not None
     else:
@@ -265,7 +262,7 @@ def _names_phrase(name: bytes) -> bool:
     return not _PHRASES.isdisjoint(word.decode().lower() for word in _WORD.findall(name))
 
 
-def _unquoted_pattern(place: _NamePlace, *, is_env: bool) -> re.Pattern[bytes]:
+def _choose_unquoted_pattern(place: _NamePlace, *, is_env: bool) -> re.Pattern[bytes]:
     if not is_env:
         return _UNQUOTED
     return _REST_OF_STRING if place.is_code else _REST_OF_WORD

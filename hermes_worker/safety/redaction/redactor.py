@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.safety.redaction.masking import is_secret_name, mark_secret, mask_known, redact, redact_code
 
 __all__ = ["Redactor", "prints_configuration"]
@@ -57,8 +57,8 @@ class Redactor:
         return redact(mask_known(text, self.known)) if self.is_on else text
 
     def redact_result(self, text: str, *, is_configuration: bool = False) -> str:
-        """Redact a result as a tool returns it: the texts inside a JSON document, or all of it. The same text when
-        nothing is hidden.
+        """Redact a result as a tool returns it: the texts inside a JSON document, or all of it. Returns ``text``
+        itself when nothing is hidden.
         """
         if not self.is_on:
             return text
@@ -66,7 +66,7 @@ class Redactor:
             document = json.loads(text)
             shown = list(_list_texts(document))
             hidden = self._redact_each(shown, is_configuration)
-            return text if hidden == shown else canonical_json(_replace_texts(document, iter(hidden)))
+            return text if hidden == shown else dump_canonical_json(_replace_texts(document, iter(hidden)))
         except (ValueError, RecursionError):
             return self.redact_text(text, is_configuration=is_configuration)
 

@@ -83,7 +83,7 @@ def _import_rule(rule: dict[str, Any]) -> dict[str, Any] | None:
     items = list(sre_parser.parse(pattern))
     if not prefixes or _is_about_surroundings(items):
         return None
-    word_chars = _word_chars_min(items)[0]
+    word_chars = _count_word_chars_min(items)[0]
     literals = [] if word_chars >= WORD_CHARS_MIN else _find_literals(items)
     if word_chars < WORD_CHARS_MIN and not literals:
         return None
@@ -111,7 +111,7 @@ def translate_pattern(pattern: str) -> tuple[str, bool]:
     for beginning in _BEGINNINGS:
         pattern = pattern.removeprefix(beginning)
     pattern = pattern.replace("[[:alnum:]]", "[A-Za-z0-9]").replace(r"\z", r"\Z")
-    pattern = _scope_flags(_strip_group(pattern))
+    pattern = _confine_flags(_strip_group(pattern))
     if ignores_case:
         pattern = f"(?i:{pattern})"
     re.compile(pattern.encode())
@@ -144,17 +144,17 @@ def _find_closing(pattern: str, start: int) -> int:
     raise ValueError("a group is not closed")
 
 
-def _scope_flags(pattern: str) -> str:
+def _confine_flags(pattern: str) -> str:
     """``x(?i)y`` as ``x(?i:y)``: RE2 lets a flag begin in the middle of a group and hold to its end."""
     at = pattern.find("(?i)")
     if at < 0:
         return pattern
     rest = pattern[at + 4 :]
-    end = _end_of_scope(rest)
-    return _scope_flags(f"{pattern[:at]}(?i:{rest[:end]}){rest[end:]}")
+    end = _find_scope_end(rest)
+    return _confine_flags(f"{pattern[:at]}(?i:{rest[:end]}){rest[end:]}")
 
 
-def _end_of_scope(rest: str) -> int:
+def _find_scope_end(rest: str) -> int:
     try:
         return _find_closing(f"({rest}", 0) - 1
     except ValueError:
@@ -201,12 +201,12 @@ def _is_about_surroundings(items: Sequence[Any]) -> bool:
             return True
         if operation is sre.IN and any(kind is sre.NEGATE or detail is sre.CATEGORY_SPACE for kind, detail in argument):
             return True
-        if any(_is_about_surroundings(inner) for inner in _inner_items(operation, argument)):
+        if any(_is_about_surroundings(inner) for inner in _list_inner_items(operation, argument)):
             return True
     return False
 
 
-def _inner_items(operation: Any, argument: Any) -> list[Sequence[Any]]:
+def _list_inner_items(operation: Any, argument: Any) -> list[Sequence[Any]]:
     if operation is sre.SUBPATTERN:
         return [list(argument[3])]
     if operation is sre.BRANCH:
@@ -216,18 +216,18 @@ def _inner_items(operation: Any, argument: Any) -> list[Sequence[Any]]:
     return []
 
 
-def _word_chars_min(items: Sequence[Any]) -> tuple[int, bool]:
+def _count_word_chars_min(items: Sequence[Any]) -> tuple[int, bool]:
     """The least number of word characters that the pattern begins with, and whether all of it is such characters."""
     total = 0
     for operation, argument in items:
         if operation is sre.BRANCH:
-            branches = [_word_chars_min(inner) for inner in _inner_items(operation, argument)]
+            branches = [_count_word_chars_min(inner) for inner in _list_inner_items(operation, argument)]
             count, is_all = min(count for count, _ in branches), all(is_all for _, is_all in branches)
         elif operation is sre.MAX_REPEAT:
-            count, is_all = _word_chars_min(list(argument[2]))
+            count, is_all = _count_word_chars_min(list(argument[2]))
             count, is_all = count * argument[0], is_all and argument[0] > 0
         elif operation is sre.SUBPATTERN:
-            count, is_all = _word_chars_min(list(argument[3]))
+            count, is_all = _count_word_chars_min(list(argument[3]))
         else:
             count = is_all = _is_word_item(operation, argument)
         total += count
@@ -261,7 +261,7 @@ def _find_openings(items: Sequence[Any]) -> list[tuple[str, bool]]:
         if operation is sre.LITERAL:
             more = [(chr(argument), True)]
         elif operation in (sre.SUBPATTERN, sre.BRANCH):
-            more = [opening for inner in _inner_items(operation, argument) for opening in _find_openings(inner)]
+            more = [opening for inner in _list_inner_items(operation, argument) for opening in _find_openings(inner)]
         else:
             more = [("", False)]
         found = [

@@ -147,7 +147,11 @@ class VendorRule:
             return None
         end = found.end()
         goes_on = end < len(raw) and _IS_TOKEN_CHAR[raw[end]]
-        if (self.is_bounded and goes_on) or _WORDS_ONLY.fullmatch(found[0]) or _entropy(found[0]) < self.entropy_min:
+        if (
+            (self.is_bounded and goes_on)
+            or _WORDS_ONLY.fullmatch(found[0])
+            or _compute_entropy(found[0]) < self.entropy_min
+        ):
             return None
         return end
 
@@ -184,7 +188,7 @@ def _index_by_prefix() -> Mapping[bytes, Sequence[VendorRule]]:
 
 
 @cache
-def _suspect_beginnings() -> frozenset[bytes]:
+def _list_suspect_beginnings() -> frozenset[bytes]:
     """The beginnings of words that may be keys."""
     whole = {begin for begin in _OURS_BEGIN_WITH if len(begin) == 3}
     more = {begin + bytes([char]) for begin in _OURS_BEGIN_WITH - whole for char in _TOKEN_CHARS.lower()}
@@ -192,7 +196,7 @@ def _suspect_beginnings() -> frozenset[bytes]:
 
 
 @cache
-def _dotted_beginnings() -> frozenset[bytes]:
+def _list_dotted_beginnings() -> frozenset[bytes]:
     """The three characters before the long word of a dotted key."""
     literals = [literal for rule in load_vendor_rules() for literal in rule.literals if not rule.is_searched_for]
     ends = (_BEFORE_LAST_WORD.sub(b"", literal)[-3:] for literal in (*literals, *_DOTTED_NOT_PUBLISHED))
@@ -237,7 +241,7 @@ def _find_at_runs(raw: bytes, low: bytes) -> Iterator[Span]:
     """Yield the keys at long words. Every long word of the text comes by here, so little is asked before a word is a
     suspect.
     """
-    suspects, dotted = _suspect_beginnings(), _dotted_beginnings()
+    suspects, dotted = _list_suspect_beginnings(), _list_dotted_beginnings()
     runs = raw.translate(_IS_TOKEN_CHAR) + b"\x00"
     at = runs.find(_RUN)
     while at >= 0:
@@ -301,7 +305,7 @@ def _find_dotted_key(raw: bytes, low: bytes, at: int) -> Iterator[Span]:
         yield start, end
 
 
-def _entropy(text: bytes) -> float:
+def _compute_entropy(text: bytes) -> float:
     """Shannon's entropy, in bits per character."""
     counts = Counter(text).values()
     return -sum(count / len(text) * math.log2(count / len(text)) for count in counts)

@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.messages import canonical_json
-from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_rows, select_columns
+from hermes_worker.core.messages import dump_canonical_json
+from hermes_worker.store.engine.database import RowStore, db_now
+from hermes_worker.store.engine.prepared import fetch_views, select_view_columns
 from hermes_worker.store.rows import make_storable
 from hermes_worker.store.tables import audit_log
 
@@ -113,6 +112,7 @@ class Act(StrEnum):
     ERASURE_BEGIN = "erasure.begin"
     FILE_UPLOAD = "file.upload"
     FILE_DELETE = "file.delete"
+    REPLAY_GRADE = "replay.grade"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,17 +154,11 @@ class AuditRow:
     after: Facts
 
 
-class _LogRow(NamedTuple):
-    pk: int
-    at: float
-    tenant: str
-    actor: str
-    address: str | None
-    act: str
-    subject: str
-    facts: str
-
-
+_COLUMNS = (
+    audit_log.c.pk.label("number"),
+    *select_view_columns(audit_log, AuditRow),
+    *(audit_log.c.facts.label(name) for name in ("before", "after")),
+)
 _actor: ContextVar[Actor | None] = ContextVar("hermes_actor", default=None)
 
 
@@ -216,7 +210,7 @@ def record_actions(connection: Connection, deeds: Sequence[AuditEntry], *, tenan
             **by,
             "act": deed.act.value,
             "subject": make_storable(deed.subject)[:_SUBJECT_CHARS_MAX],
-            "facts": canonical_json(
+            "facts": dump_canonical_json(
                 {
                     name: _shorten_values(values)
                     for name, values in (("before", deed.before), ("after", deed.after))
@@ -234,17 +228,14 @@ def _shorten_values(facts: Facts) -> dict[str, object]:
 
 
 def _shorten(value: object) -> object:
-    text = make_storable(value if isinstance(value, str) else canonical_json(value))
+    text = make_storable(value if isinstance(value, str) else dump_canonical_json(value))
     if len(text) > _VALUE_CHARS_MAX:
         return f"{text[:_VALUE_CHARS_MAX]}... ({len(text)} characters)"
     return text if isinstance(value, str) else value
 
 
-class AuditLog:
+class AuditLog(RowStore):
     """Reads the log of one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def list_actions(
         self,
@@ -266,7 +257,7 @@ class AuditLog:
         A transaction that is still open may later add a row with a lower number than the last one returned. A caller
         that copies the log passes an ``until`` that is ``SETTLED_S`` ago.
         """
-        wanted = sa.select(*select_columns(audit_log, _LogRow)).where(audit_log.c.pk > after)
+        wanted = sa.select(*_COLUMNS).where(audit_log.c.pk > after)
         conditions = (
             (audit_log.c.tenant, tenant),
             (audit_log.c.act, act),
@@ -282,22 +273,11 @@ class AuditLog:
             wanted = wanted.where(audit_log.c.at >= since)
         if until is not None:
             wanted = wanted.where(audit_log.c.at < until)
-        with self._database.read() as connection:
-            order = audit_log.c.pk.desc() if newest_first else audit_log.c.pk.asc()
-            found = connection.execute(wanted.order_by(order).limit(limit))
-            return [_to_audit_row(row) for row in fetch_rows(found, _LogRow)]
-
-
-def _to_audit_row(row: _LogRow) -> AuditRow:
-    facts = json.loads(row.facts)
-    return AuditRow(
-        number=row.pk,
-        at=row.at,
-        tenant=row.tenant,
-        actor=row.actor,
-        address=row.address,
-        act=row.act,
-        subject=row.subject,
-        before=facts.get("before", {}),
-        after=facts.get("after", {}),
-    )
+        order = audit_log.c.pk.desc() if newest_first else audit_log.c.pk.asc()
+        found = self.database.select(wanted.order_by(order).limit(limit))
+        return fetch_views(
+            found,
+            AuditRow,
+            before=lambda facts: json.loads(facts).get("before", {}),
+            after=lambda facts: json.loads(facts).get("after", {}),
+        )

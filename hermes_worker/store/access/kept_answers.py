@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, select_columns
 from hermes_worker.store.engine.storable_texts import make_storable
 from hermes_worker.store.rows import build_insert_ignoring
@@ -62,11 +62,8 @@ class _KeptRow(NamedTuple):
     held_until: float | None
 
 
-class StoredAnswers:
+class StoredAnswers(RowStore):
     """The stored answers in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def begin(self, name: RequestIdentity) -> str | StoredAnswer:
         """Return the token with which to process the request, or its stored answer. Of two at once one gets a token.
@@ -74,7 +71,7 @@ class StoredAnswers:
         token = secrets.token_hex(16)
         values = {"operation": name.operation, "fingerprint": name.fingerprint, "token": token}
         ours = {"tenant": name.tenant, "principal": name.principal, "key": make_storable(name.key)}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             made = build_insert_ignoring(connection, kept_answers).values(
                 **ours, **values, held_until=db_now() + HELD_S, created_at=db_now()
             )
@@ -103,21 +100,18 @@ class StoredAnswers:
 
     def renew_hold(self, name: RequestIdentity, token: str) -> bool:
         """Renew the hold of a request that is being processed. Returns False when another process has taken over."""
-        with self._database.statement() as connection:
-            moved = sa.update(kept_answers).where(_is_request(name), kept_answers.c.token == token)
-            return connection.execute(moved.values(held_until=db_now() + HELD_S)).rowcount == 1
+        moved = sa.update(kept_answers).where(_is_request(name), kept_answers.c.token == token)
+        return self.database.execute(moved.values(held_until=db_now() + HELD_S)) == 1
 
     def store_answer(self, name: RequestIdentity, token: str, answer: StoredAnswer) -> None:
         """Store the answer of a request. Does nothing when another process has taken over."""
         values = {"status": answer.status, "headers": json.dumps(list(answer.headers)), "body": answer.body}
-        with self._database.statement() as connection:
-            ours = sa.update(kept_answers).where(_is_request(name), kept_answers.c.token == token)
-            connection.execute(ours.values(**values, token=None, held_until=None))
+        ours = sa.update(kept_answers).where(_is_request(name), kept_answers.c.token == token)
+        self.database.execute(ours.values(**values, token=None, held_until=None))
 
     def release_key(self, name: RequestIdentity, token: str) -> None:
         """Delete the row of a request that changed nothing, so that its key is free again."""
-        with self._database.statement() as connection:
-            connection.execute(sa.delete(kept_answers).where(_is_request(name), kept_answers.c.token == token))
+        self.database.execute(sa.delete(kept_answers).where(_is_request(name), kept_answers.c.token == token))
 
 
 def _is_request(name: RequestIdentity) -> sa.ColumnElement[bool]:

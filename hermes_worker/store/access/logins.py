@@ -13,7 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.core.logins import LoginState, compute_fresh_s
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
 from hermes_worker.store.tables import logins
@@ -42,17 +42,13 @@ class _LoginRow(NamedTuple):
 _NO_CLAIM = {"claim": None, "claimed_until": None}
 
 
-class Logins:
+class Logins(RowStore):
     """The logins of one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def find(self, name: str) -> LoginState:
         """Load the state of a login; an empty state for a login without a row."""
-        with self._database.read() as connection:
-            wanted = sa.select(*(logins.c[each] for each in _LoginRow._fields[:-1]), db_now().label("now"))
-            row = fetch_row(connection.execute(wanted.where(logins.c.name == name)), _LoginRow)
+        wanted = sa.select(*(logins.c[each] for each in _LoginRow._fields[:-1]), db_now().label("now"))
+        row = fetch_row(self.database.select(wanted.where(logins.c.name == name)), _LoginRow)
         if row is None:
             return LoginState()
         return LoginState(
@@ -73,7 +69,7 @@ class Logins:
             of_state: sa.ColumnElement[bool] = logins.c.claim.is_(None)
         else:
             of_state = (logins.c.claim == state.claim) & (logins.c.claimed_until < db_now())
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(build_insert_ignoring(connection, logins).values(name=name, updated_at=db_now()))
             taken = connection.execute(
                 sa.update(logins)
@@ -89,8 +85,8 @@ class Logins:
         values = {
             "version": logins.c.version + 1,
             "sealed": outcome.sealed,
-            "expires_at": _seconds_from_now(outcome.lifetime_s),
-            "renew_at": _seconds_from_now(compute_fresh_s(outcome.lifetime_s)),
+            "expires_at": _compute_time_from_now(outcome.lifetime_s),
+            "renew_at": _compute_time_from_now(compute_fresh_s(outcome.lifetime_s)),
             "dead_reason": None,
         }
         return self._end_claim(name, claim, values | _NO_CLAIM)
@@ -105,14 +101,13 @@ class Logins:
         return self._end_claim(name, claim, {"dead_reason": make_storable(reason)})
 
     def _end_claim(self, name: str, claim: str, values: Mapping[str, object]) -> bool:
-        with self._database.statement() as connection:
-            ended = connection.execute(
-                sa.update(logins)
-                .where(logins.c.name == name, logins.c.claim == claim)
-                .values(**values, updated_at=db_now())
-            )
-            return ended.rowcount == 1
+        ended = self.database.execute(
+            sa.update(logins)
+            .where(logins.c.name == name, logins.c.claim == claim)
+            .values(**values, updated_at=db_now())
+        )
+        return ended == 1
 
 
-def _seconds_from_now(seconds: float | None) -> sa.ColumnElement[float] | None:
+def _compute_time_from_now(seconds: float | None) -> sa.ColumnElement[float] | None:
     return None if seconds is None else db_now() + seconds

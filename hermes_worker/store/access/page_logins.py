@@ -95,8 +95,7 @@ class PageLogins:
         """Find the principal that a browser acts for; ``None`` when the login or its key is over. Raises
         ``TenantDisabled``."""
         wanted = _FOUND.where(page_logins.c.hash == hash_token(token), _OPEN)
-        with self._database.read() as connection:
-            row = fetch_row(connection.execute(wanted), _PageLoginRow)
+        row = fetch_row(self._database.select(wanted), _PageLoginRow)
         if row is None:
             return None
         if row.login_holder is not None:
@@ -111,8 +110,7 @@ class PageLogins:
     def find_expiry(self, token: str) -> float | None:
         """Find when a login ends, in epoch seconds; ``None`` when there is no such login."""
         wanted = sa.select(page_logins.c.expires_at).where(page_logins.c.hash == hash_token(token), _OPEN)
-        with self._database.read() as connection:
-            found = connection.execute(wanted).scalar()
+        found = self._database.select(wanted).scalar()
         return None if found is None else float(found)
 
     def close(self, token: str, principal: Principal) -> None:

@@ -22,7 +22,7 @@ from hermes_worker.core.principals import (
     require_tenant_name,
 )
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import (
     fetch_row,
     fetch_views,
@@ -138,39 +138,34 @@ _USED = (
 )
 
 
-class Tenants:
+class Tenants(RowStore):
     """The tenants, principals and keys in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # --- tenants ---
 
     def create_tenant(self, name: str) -> None:
         """Create a tenant. Raises ``InvalidName``, ``TenantExists``."""
         values = {"name": require_tenant_name(name), "created_at": db_now()}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             made = build_insert_ignoring(connection, tenants).values(**values).returning(tenants.c.name)
             if name == DEFAULT_TENANT or connection.execute(made).first() is None:
                 raise TenantExists(f"there is a tenant {name!r} already")
             record_action(connection, Act.TENANT_CREATE, name, tenant=name)
-        self._database.remembered.forget()
+        self.database.remembered.forget()
 
     def require_tenant(self, name: str) -> str:
         """Return ``name`` if it is a tenant. Raises ``TenantNotFound``."""
         if name == DEFAULT_TENANT:
             return name
-        with self._database.read() as connection:
-            if connection.execute(sa.select(tenants.c.name).where(tenants.c.name == name)).first() is None:
-                raise _tenant_not_found(name)
+        if self.database.select(sa.select(tenants.c.name).where(tenants.c.name == name)).first() is None:
+            raise _tenant_not_found(name)
         return name
 
     def require_enabled(self, name: str) -> str:
         """Return ``name`` if it is an enabled tenant. Raises ``TenantNotFound``, ``TenantDisabled``."""
         if name == DEFAULT_TENANT:
             return name
-        with self._database.read() as connection:
-            found = connection.execute(sa.select(tenants.c.disabled_at).where(tenants.c.name == name)).all()
+        found = self.database.select(sa.select(tenants.c.disabled_at).where(tenants.c.name == name)).all()
         if not found:
             raise _tenant_not_found(name)
         [(disabled_at,)] = found
@@ -191,22 +186,21 @@ class Tenants:
             self._set_disabled(name, None, Act.TENANT_ENABLE)
 
     def _set_disabled(self, name: str, at: sa.ColumnElement[float] | None, act: Act) -> None:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             changed = connection.execute(sa.update(tenants).where(tenants.c.name == name).values(disabled_at=at))
             if changed.rowcount == 0:
                 raise _tenant_not_found(name)
             record_action(connection, act, name, tenant=name)
-        self._database.remembered.forget()
+        self.database.remembered.forget()
 
     def has_others(self) -> bool:
         """Whether there is a tenant beside the default one."""
         others = sa.select(tenants.c.name).where(tenants.c.name != DEFAULT_TENANT).limit(1)
-        with self._database.read() as connection:
-            return connection.execute(others).first() is not None
+        return self.database.select(others).first() is not None
 
     def list_tenants(self) -> list[StoredTenant]:
-        """All of them, the default one first."""
-        with self._database.read() as connection:
+        """List all tenants, the default one first."""
+        with self.database.read() as connection:
             made: dict[str, float] = _load_pairs(connection, sa.select(tenants.c.name, tenants.c.created_at))
             disabled: dict[str, float | None] = _load_pairs(
                 connection, sa.select(tenants.c.name, tenants.c.disabled_at)
@@ -234,7 +228,7 @@ class Tenants:
     ) -> NewKey:
         """Create a key for ``holder``, who acts for ``tenant``. Raises ``TenantNotFound``, ``InvalidName``."""
         require_holder_name(holder)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             principal_pk = _find_or_insert_principal(connection, tenant, holder)
             made = _insert_key(connection, tenant, principal_pk, sorted(scopes), expires_in_s)
             record_action(connection, Act.KEY_CREATE, made.view.key_id, tenant=tenant, after=_describe_key(made.view))
@@ -242,9 +236,8 @@ class Tenants:
 
     def list_keys(self, tenant: str) -> list[StoredKey]:
         """The keys of a tenant, oldest first; those that cannot be used any more as well."""
-        with self._database.read() as connection:
-            found = connection.execute(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
-            return _fetch_keys(found)
+        found = self.database.select(_KEYS.where(api_keys.c.tenant == tenant).order_by(api_keys.c.pk))
+        return _fetch_keys(found)
 
     def require_key(self, tenant: str, key_id: str) -> str:
         """Return ``key_id`` if it is a key of the tenant. Raises ``KeyNotFound``, also for a key of another tenant."""
@@ -255,7 +248,7 @@ class Tenants:
     def rotate_key(self, tenant: str, key_id: str, *, overlap_s: float) -> NewKey:
         """Create a key that replaces another, which ends in ``overlap_s`` seconds unless it ends before. The new key
         has the same scopes and the same lifetime, counted from now. Raises ``KeyNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row = _lock_key(connection, tenant, key_id)
             lasts_s = None if row.expires_at is None else row.expires_at - row.created_at
             made = _insert_key(connection, tenant, row.principal_pk, row.scopes.split(), lasts_s)
@@ -271,7 +264,7 @@ class Tenants:
 
     def revoke_key(self, tenant: str, key_id: str) -> None:
         """End a key now. Idempotent. Raises ``KeyNotFound``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row = _lock_key(connection, tenant, key_id)
             if row.revoked_at is None:
                 connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(revoked_at=db_now()))
@@ -292,15 +285,13 @@ class Tenants:
 
     def _load_usable(self, this: sa.ColumnElement[bool]) -> _UsedRow | None:
         now = db_now().label("now")
-        with self._database.read() as connection:
-            return fetch_row(connection.execute(_USED.add_columns(now).where(this, KEY_USABLE)), _UsedRow)
+        return fetch_row(self.database.select(_USED.add_columns(now).where(this, KEY_USABLE)), _UsedRow)
 
     def _use_key(self, row: _UsedRow) -> Principal:
         if row.disabled_at is not None:
             raise tenant_disabled_error(row.tenant)
         if row.last_used_at is None or row.last_used_at < row.now - USED_EVERY_S:
-            with self._database.statement() as connection:
-                connection.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(last_used_at=db_now()))
+            self.database.execute(sa.update(api_keys).where(api_keys.c.pk == row.pk).values(last_used_at=db_now()))
         name = format_named_holder(row.holder, row.key_id)
         return Principal(tenant=row.tenant, name=name, scopes=parse_scopes(row.scopes.split()))
 
@@ -310,7 +301,7 @@ class Tenants:
         """Return ``run_id`` if it is a run of the tenant. Raises ``RunNotFound``, also for a run of another tenant, and
         ``RunDeleted`` for a deleted run of this tenant."""
         if not self._is_owned(runs.c.run_id, run_id, tenant):
-            with self._database.read() as connection:
+            with self.database.read() as connection:
                 raise run_missing_error(connection, run_id, tenant)
         return run_id
 
@@ -323,8 +314,7 @@ class Tenants:
 
     def _is_owned(self, column: sa.Column[Any], value: str, tenant: str) -> bool:
         wanted = sa.select(sa.literal(1)).where(column == value, column.table.c.tenant == tenant)
-        with self._database.read() as connection:
-            return connection.execute(wanted).first() is not None
+        return self.database.select(wanted).first() is not None
 
 
 def _load_pairs(connection: Connection, wanted: sa.Select[Any]) -> dict[str, Any]:
@@ -400,5 +390,5 @@ def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _fetch_keys(found: sa.CursorResult[Any]) -> list[StoredKey]:
+def _fetch_keys(found: sa.Result[Any]) -> list[StoredKey]:
     return fetch_views(found, StoredKey, scopes=lambda words: tuple(words.split()))

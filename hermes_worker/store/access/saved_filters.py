@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import Principal
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import saved_filters
@@ -46,23 +46,19 @@ def find_holder(principal: Principal) -> str:
     return principal.display_name.partition("/")[0]
 
 
-class SavedFilters:
+class SavedFilters(RowStore):
     """Reads and writes the filters of holders."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def list(self, principal: Principal) -> Sequence[SavedFilter]:
         """List all filters of the holder, by name. Raises ``UnavailableError``."""
         wanted = sa.select(*select_columns(saved_filters, SavedFilter)).where(_is_owned_by(principal))
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(wanted.order_by(saved_filters.c.name)), SavedFilter)
+        return fetch_rows(self.database.select(wanted.order_by(saved_filters.c.name)), SavedFilter)
 
     def save(self, principal: Principal, name: str, query: str) -> None:
         """Store ``query`` under ``name``, replacing what was stored there. Idempotent. Raises ``FiltersFull``,
         ``UnavailableError``."""
         ours = {"tenant": principal.tenant, "holder": find_holder(principal), "name": name}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row = {**ours, "query": query, "changed_at": db_now()}
             connection.execute(build_insert_ignoring(connection, saved_filters).values(row))
             this = _is_owned_by(principal) & (saved_filters.c.name == name)
@@ -75,7 +71,7 @@ class SavedFilters:
     def remove(self, principal: Principal, name: str) -> None:
         """Delete a filter. Raises ``FilterNotFound``, ``UnavailableError``."""
         this = _is_owned_by(principal) & (saved_filters.c.name == name)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if not connection.execute(sa.delete(saved_filters).where(this)).rowcount:
                 raise FilterNotFound(f"there is no saved filter {name!r}")
             record_action(connection, Act.FILTER_REMOVE, find_holder(principal), tenant=principal.tenant)

@@ -9,7 +9,7 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import Database, RowStore, db_now
 from hermes_worker.store.rows import build_insert_ignoring, compute_blob_hash
 from hermes_worker.store.tables import blobs
 
@@ -25,16 +25,13 @@ class ContentStore(Protocol):
         """Load a content whose row has the hash ``digest`` and the text ``body``. Raises ``UnavailableError``."""
 
 
-class RowContents:
+class RowContents(RowStore):
     """Keeps contents in rows, as base64. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def keep(self, tenant: str, content: bytes) -> str:
         body = base64.b64encode(content).decode()
         digest = compute_blob_hash(body)
-        keep_text(self._database, digest, body)
+        keep_text(self.database, digest, body)
         return digest
 
     def load(self, tenant: str, digest: str, body: str) -> bytes:
@@ -58,5 +55,4 @@ def keep_text(database: Database, digest: str, body: str) -> str:
 
 def find_kept(database: Database, digests: Collection[str]) -> set[str]:
     """The hashes among ``digests`` that have a row."""
-    with database.read() as connection:
-        return set(connection.execute(sa.select(blobs.c.hash).where(blobs.c.hash.in_(digests))).scalars())
+    return set(database.select(sa.select(blobs.c.hash).where(blobs.c.hash.in_(digests))).scalars())

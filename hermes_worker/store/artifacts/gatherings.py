@@ -23,7 +23,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.store.artifacts.contents import keep_text
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, RowStore, db_now, select_db_now
 from hermes_worker.store.engine.storable_texts import make_storable
 from hermes_worker.store.rows import Hint, build_insert_ignoring, compute_blob_hash
 from hermes_worker.store.runs.inputs import load_spec
@@ -142,17 +142,14 @@ def delete_artifacts(connection: Connection, which: sa.ColumnElement[bool]) -> i
     return connection.execute(sa.delete(artifacts).where(which)).rowcount
 
 
-class Gatherings:
+class Gatherings(RowStore):
     """The gatherings in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def claim(self, effect: GatherArtifacts, owner: int) -> GatheringClaim | None:
         """Claim a gathering; ``None`` when it is not available. Of any number of workers exactly one gets it."""
         token = secrets.token_hex(16)
         run_pk = sa.select(runs.c.pk).where(runs.c.run_id == effect.run_id).scalar_subquery()
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             found = connection.execute(
                 sa.update(artifact_gatherings)
                 .where(
@@ -190,7 +187,7 @@ class Gatherings:
 
     def store_content(self, content: bytes) -> str:
         """Store a content for an hour, until a row refers to it. Returns its hash. Idempotent."""
-        return store_content(self._database, content)
+        return store_content(self.database, content)
 
     def settle(
         self,
@@ -203,7 +200,7 @@ class Gatherings:
         """Record what was gathered, once, in one transaction. ``left_out`` are the first of ``left_out_total`` files
         that are not kept. Raises ``LeaseLost``, ``ContentGone``."""
         told = [{"path": make_storable(one.path), "reason": make_storable(one.reason)} for one in left_out]
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _end_claim(
                 connection,
                 claim,
@@ -225,7 +222,7 @@ class Gatherings:
         ``ATTEMPTS_MAX`` tries. Returns whether it has failed. No hint is sent, so that another worker has time to come
         up. Raises ``LeaseLost``."""
         is_last = claim.attempt >= ATTEMPTS_MAX
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             _end_claim(
                 connection,
                 claim,
@@ -270,7 +267,7 @@ def _build_row(claim: GatheringClaim, file: KeptFile) -> dict[str, object]:
 _RUN = (
     sa.select(
         sessions.c.workspace,
-        (db_now_once() - sa.func.coalesce(runs.c.started_at, runs.c.created_at)).label("age_s"),
+        (select_db_now() - sa.func.coalesce(runs.c.started_at, runs.c.created_at)).label("age_s"),
         sa.exists().where(tool_calls.c.run_pk == runs.c.pk).label("has_calls"),
     )
     .join(sessions, sessions.c.pk == runs.c.session_pk)

@@ -106,9 +106,8 @@ class Artifacts:
 
     def find(self, artifact_id: str) -> ArtifactView:
         """Load an artifact by its id. Raises ``ArtifactNotFound``, ``UnavailableError``."""
-        with self._database.read() as connection:
-            wanted = sa.select(*SHOWN).where(artifacts.c.artifact_id == artifact_id)
-            row = fetch_row(connection.execute(wanted), ArtifactView)
+        wanted = sa.select(*SHOWN).where(artifacts.c.artifact_id == artifact_id)
+        row = fetch_row(self._database.select(wanted), ArtifactView)
         if row is None:
             raise ArtifactNotFound(f"there is no artifact {artifact_id!r}")
         return row
@@ -116,8 +115,7 @@ class Artifacts:
     def load_content(self, artifact: ArtifactView) -> bytes:
         """Load the bytes of the file. Raises ``ArtifactNotFound`` when they were deleted meanwhile, and
         ``UnavailableError``."""
-        with self._database.read() as connection:
-            body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == artifact.blob_hash)).scalar()
+        body = self._database.select(sa.select(blobs.c.body).where(blobs.c.hash == artifact.blob_hash)).scalar()
         if body is None:
             raise ArtifactNotFound(f"there is no artifact {artifact.artifact_id!r}")
         return self._contents.load(artifact.tenant, artifact.blob_hash, body)

@@ -94,10 +94,9 @@ class Uploads:
             return view
 
     def _require_space(self, size: int, bytes_max: int) -> None:
-        with self._database.read() as connection:
-            kept = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(artifacts.c.size), 0)).where(self._ours))
-            if int(kept.scalar_one()) + size > bytes_max:
-                raise UploadsFull(f"the uploaded files would have more than {bytes_max} bytes together")
+        kept = self._database.select(sa.select(sa.func.coalesce(sa.func.sum(artifacts.c.size), 0)).where(self._ours))
+        if int(kept.scalar_one()) + size > bytes_max:
+            raise UploadsFull(f"the uploaded files would have more than {bytes_max} bytes together")
 
     def list_page(
         self, *, limit: int, order: Literal["asc", "desc"], after: str | None = None, purpose: str | None = None
@@ -118,9 +117,8 @@ class Uploads:
 
     def find(self, file_id: str) -> ArtifactView:
         """Load a file by its id. Raises ``ArtifactNotFound``."""
-        with self._database.read() as connection:
-            wanted = sa.select(*SHOWN).where(self._ours, artifacts.c.artifact_id == file_id)
-            row = fetch_row(connection.execute(wanted), ArtifactView)
+        wanted = sa.select(*SHOWN).where(self._ours, artifacts.c.artifact_id == file_id)
+        row = fetch_row(self._database.select(wanted), ArtifactView)
         if row is None:
             raise ArtifactNotFound(f"there is no file {file_id!r}")
         return row
@@ -151,9 +149,8 @@ def delete_expired_uploads(database: Database, *, acts: bool) -> int:
     how many."""
     is_over = sa.and_(artifacts.c.run_pk.is_(None), artifacts.c.expires_at <= db_now(), sa.not_(_IS_HELD))
     if not acts:
-        with database.read() as connection:
-            counted = sa.select(sa.func.count()).select_from(artifacts).where(is_over)
-            return int(connection.execute(counted).scalar_one())
+        counted = sa.select(sa.func.count()).select_from(artifacts).where(is_over)
+        return int(database.select(counted).scalar_one())
     with database.write() as connection:
         some = sa.select(artifacts.c.pk).where(is_over).limit(_GONE_AT_ONCE).with_for_update(skip_locked=True)
         found = connection.execute(some).scalars().all()

@@ -22,6 +22,7 @@ from hermes_worker.core.errors import ConfigurationError, HermesError, Unavailab
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.store.engine.home_texts import set_homes
 from hermes_worker.store.engine.pool import ConnectionPool
+from hermes_worker.store.engine.prepared import translate_error
 from hermes_worker.store.engine.sealing import CLEAR, PLAIN, KeyMissing, Sealer, seal_with
 from hermes_worker.store.engine.storable_texts import make_texts_storable
 
@@ -55,7 +56,7 @@ def _now_sqlite(element: db_now, compiler: Any, **kw: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
-def db_now_once() -> sa.ScalarSelect[float]:
+def select_db_now() -> sa.ScalarSelect[float]:
     """``db_now``, evaluated once for the whole statement. Use it in conditions on times: PostgreSQL regards the bare
     function as one that changes from row to row, so it would look at every row of an index instead of only the part
     that is due."""
@@ -107,7 +108,7 @@ class Database:
         """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
         connections at most are opened for transactions, and as many for single statements; ``prepares`` says whether
         the server keeps statements prepared for them. ``observed`` says which hooks are owed a call for what is
-        written, ``sealer`` how texts are encrypted, ``homes`` where the home is (``home_texts.place_in``).
+        written, ``sealer`` how texts are encrypted, ``homes`` where the home is (``home_texts.set_homes``).
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -150,6 +151,16 @@ class Database:
         connections = self.engine.connect if self.is_sqlite else self._singles.connection
         with self._translate_errors(), connections() as connection:
             yield connection
+
+    def select(self, statement: sa.Executable, values: Mapping[str, Any] | None = None) -> sa.Result[*tuple[Any, ...]]:
+        """Run a SELECT by itself and return its rows, all of them read. Raises ``UnavailableError``."""
+        with self.read() as connection:
+            return connection.execute(statement, values).freeze()()
+
+    def execute(self, statement: sa.Executable, values: Mapping[str, Any] | None = None) -> int:
+        """Run a statement that is its own transaction; return how many rows it changed. Raises ``UnavailableError``."""
+        with self.statement() as connection:
+            return connection.execute(statement, values).rowcount
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
@@ -202,7 +213,8 @@ class Database:
         limit_ms = int(after_s * 1000)
 
         def limit_session(connection: Any, record: Any) -> None:
-            """Behind a pooler a session is several clients', so there each transaction has to be limited."""
+            """Limit a new connection, unless it leads to a pooler: several clients share its session, so each
+            transaction is limited there instead."""
             mine = f"pg_backend_pid() = {connection.info.backend_pid}"
             limited = f"set_config('{_IDLE_LIMIT}', '{limit_ms}', false)"
             found = connection.execute(f"select case when {mine} then {limited} end").fetchone()
@@ -217,7 +229,7 @@ class Database:
         sa.event.listen(self.engine, "begin", limit_transaction)
         self.engine.dispose()
 
-    def now(self) -> float:
+    def read_clock(self) -> float:
         """Epoch seconds by the database's clock."""
         with self.read() as connection:
             return float(connection.execute(sa.select(db_now())).scalar_one())
@@ -259,15 +271,15 @@ class Database:
         try:
             yield
         except sa.exc.TimeoutError as error:
-            raise UnavailableError(f"the database did not answer: {_first_line(error)}") from error
+            raise UnavailableError(f"the database did not answer: {_read_first_line(error)}") from error
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
             if _is_disk_full(error.orig):
                 raise UnavailableError(
-                    f"the database cannot write; make room on its disk: {_first_line(error)}"
+                    f"the database cannot write; make room on its disk: {_read_first_line(error)}"
                 ) from error
             self._discard_connections()
             raise UnavailableError(
-                f"{_find_advice(error) or 'the database did not answer'}: {_first_line(error)}"
+                f"{_find_advice(error) or 'the database did not answer'}: {_read_first_line(error)}"
             ) from error
         except KeyMissing:
             raise  # the connection is still usable
@@ -277,10 +289,10 @@ class Database:
         except sa.exc.DBAPIError as error:
             if advice := _find_advice(error):
                 self._discard_connections()
-                raise UnavailableError(f"{advice}: {_first_line(error)}") from error
+                raise UnavailableError(f"{advice}: {_read_first_line(error)}") from error
             if error.connection_invalidated:
                 self._discard_connections()
-                raise UnavailableError(f"the database connection was lost: {_first_line(error)}") from error
+                raise UnavailableError(f"the database connection was lost: {_read_first_line(error)}") from error
             raise
 
     def _discard_connections(self) -> None:
@@ -292,6 +304,13 @@ class Database:
     def engines(self) -> set[sa.Engine]:
         """Every engine statements run on."""
         return {self.engine, self._autocommit}
+
+
+class RowStore:
+    """The statements about rows of one kind, in one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
 
 
 def _build_autocommit_engine(url: sa.URL, options: dict[str, Any]) -> sa.Engine:
@@ -336,8 +355,12 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    is_write = connection.get_execution_options().get("hermes_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
+    begin = "BEGIN IMMEDIATE" if connection.get_execution_options().get("hermes_write", False) else "BEGIN"
+    driver: Any = connection.connection.dbapi_connection
+    try:
+        driver.execute(begin)  # to go through SQLAlchemy takes twenty times as long, and a step begins six transactions
+    except sqlite3.Error as error:
+        raise translate_error(connection, begin, error) from error
 
 
 _NO_STATEMENTS_KEPT = (
@@ -373,7 +396,7 @@ def _is_disk_full(error: BaseException | None) -> bool:
     return bool(_DISK_TROUBLE & {getattr(error, "sqlite_errorname", None), getattr(error, "sqlstate", None)})
 
 
-def _first_line(error: Exception) -> str:
+def _read_first_line(error: Exception) -> str:
     original = getattr(error, "orig", None) or error
     return str(original).strip().splitlines()[0] if str(original).strip() else type(original).__name__
 

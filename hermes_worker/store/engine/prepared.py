@@ -7,7 +7,7 @@ Theory of operation. Executing a Core statement costs about three times what the
     first execution    compile it for the dialect of the connection, compare the names, keep text and positions
     each execution     merge fixed and given values, seal texts, cursor.execute(text, values), make rows
 
-The rest of SQLAlchemy stays in force: the same transactions, the same pool, the same exceptions (``_translate_error``
+The rest of SQLAlchemy stays in force: the same transactions, the same pool, the same exceptions (``translate_error``
 makes them). Values are plain (numbers, text, booleans, ``None``) and rows are plain tuples with named fields. Of
 SQLAlchemy's column types two matter here, ``SealedText`` and ``PlacedText``: their values are stored and read as
 SQLAlchemy would.
@@ -26,6 +26,7 @@ the statement itself says ``None``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Generic, NamedTuple, Never, TypedDict, TypeVar, cast, get_type_hints, overload
@@ -221,7 +222,7 @@ class _ServerStatement:
         self._transformer = Transformer(self._driver)
 
     def execute(self, query: bytes, parameters: Sequence[Any]) -> None:
-        """Raises the driver's exceptions."""
+        """Execute a kept statement on this connection. Raises the driver's exceptions."""
         values = self._transformer.dump_sequence(parameters, self._formats)
         try:
             result = self._execute_kept(query, values)
@@ -428,7 +429,7 @@ class Prepared(Generic[Takes, Gives]):
         try:
             cursor.execute(compiled.query, compiled.build_parameters(values, connection.dialect))
         except Exception as error:
-            raise _translate_error(connection, compiled.sql, error) from error
+            raise translate_error(connection, compiled.sql, error) from error
         return cursor
 
     def _run_many(self, connection: Connection, compiled: Any, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -438,11 +439,11 @@ class Prepared(Generic[Takes, Gives]):
                 compiled.query, [compiled.build_parameters(values, connection.dialect) for values in rows]
             )
         except Exception as error:
-            raise _translate_error(connection, compiled.sql, error) from error
+            raise translate_error(connection, compiled.sql, error) from error
         compiled.release(cursor)
 
 
-def _translate_error(connection: Connection, sql: str, error: Exception) -> Exception:
+def translate_error(connection: Connection, sql: str, error: Exception) -> Exception:
     """Return the driver's exception as SQLAlchemy would have raised it. A dead connection is invalidated."""
     dbapi = connection.dialect.loaded_dbapi
     if not isinstance(error, dbapi.Error):
@@ -457,43 +458,65 @@ def _translate_error(connection: Connection, sql: str, error: Exception) -> Exce
     return sa.exc.DBAPIError(sql, None, error)
 
 
-def fetch_rows(result: sa.CursorResult[Any], row: type[Gives]) -> list[Gives]:
+def fetch_rows(result: sa.Result[Any], row: type[Gives]) -> list[Gives]:
     """Return the rows of a statement that is not prepared. Raises ``TypeError`` when it gives other columns than
     ``row``."""
     make = _find_maker(result, row)
     return [make(found) for found in result]
 
 
-def fetch_row(result: sa.CursorResult[Any], row: type[Gives]) -> Gives | None:
+def fetch_row(result: sa.Result[Any], row: type[Gives]) -> Gives | None:
     """Return the first row of a statement that is not prepared, or ``None``. Raises ``TypeError`` when it gives other
     columns than ``row``."""
     found = result.first()
     return None if found is None else _find_maker(result, row)(found)
 
 
-def fetch_one(result: sa.CursorResult[Any], row: type[Gives]) -> Gives:
+def fetch_one(result: sa.Result[Any], row: type[Gives]) -> Gives:
     """Return the only row of a statement that always finds one. Raises ``sqlalchemy.exc.NoResultFound``, and
     ``TypeError`` when it gives other columns than ``row``."""
     return cast(Gives, _find_maker(result, row)(result.one()))
 
 
-def fetch_views(result: sa.CursorResult[Any], view: type[View], **readers: Callable[[Any], object]) -> list[View]:
+def fetch_views(result: sa.Result[Any], view: type[View], **readers: Callable[[Any], object]) -> list[View]:
     """Return rows as dataclasses whose fields are named like the columns. A field that is annotated as ``bool`` or an
-    enum becomes one; ``readers`` read other columns. Raises ``TypeError`` when the statement gives other columns
-    than ``view`` has fields."""
+    enum becomes one, and a field ``session`` that is a dataclass is made of the columns ``session_...``; ``readers``
+    read other columns. Raises ``TypeError`` when the statement gives other columns than ``view`` has fields."""
     names, known = tuple(result.keys()), _find_readers(cast(Hashable, view)) | readers
     if set(names) != known.keys():
         raise TypeError(f"{view.__name__} has other fields than the columns {', '.join(names)}")
     reads = [(name, known[name]) for name in names]
     return [
-        view(**{name: None if value is None else read(value) for (name, read), value in zip(reads, found, strict=True)})
+        _build_view(
+            view,
+            {name: None if value is None else read(value) for (name, read), value in zip(reads, found, strict=True)},
+        )
         for found in result
     ]
 
 
+def _build_view(view: type[View], values: Mapping[str, object], prefix: str = "") -> View:
+    return view(
+        **{
+            name: values[prefix + name] if kind is None else _build_view(kind, values, f"{prefix}{name}_")
+            for name, kind in _find_parts(cast(Hashable, view)).items()
+        }
+    )
+
+
+@cache
+def _find_parts(view: Any) -> dict[str, Any]:
+    """Find the fields of a dataclass, each with the dataclass that it is, or ``None``."""
+    return {name: kind if is_dataclass(kind) else None for name, kind in get_type_hints(view).items()}
+
+
 @cache
 def _find_readers(view: Hashable) -> dict[str, Callable[[Any], object]]:
-    return {name: _find_reader(kind) for name, kind in get_type_hints(view).items()}
+    readers: dict[str, Callable[[Any], object]] = {}
+    for name, kind in get_type_hints(view).items():
+        within = _find_readers(cast(Hashable, kind)) if is_dataclass(kind) else {}
+        readers |= {f"{name}_{part}": read for part, read in within.items()} or {name: _find_reader(kind)}
+    return readers
 
 
 def _find_reader(kind: Any) -> Callable[[Any], object]:
@@ -516,7 +539,7 @@ def select_columns(table: sa.FromClause, row: type[tuple[Any, ...]]) -> list[sa.
     return [table.c[name] for name in names._fields]
 
 
-def _find_maker(result: sa.CursorResult[Any], row: Any) -> Any:
+def _find_maker(result: sa.Result[Any], row: Any) -> Any:
     if tuple(result.keys()) != row._fields:
         raise TypeError(f"{row.__name__} has other fields than the columns {', '.join(result.keys())}")
     return row._make

@@ -6,8 +6,8 @@ that was moved to another column does not open. The ``Sealer`` of the database's
 seals, all of them open. So rows in clear and rows of several keys stand side by side, and each value says by itself how
 it is stored. A clear text that begins like a sealed one gets a mark of its own.
 
-SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``stored_text`` gives the
-stored text to code that only asks how it is stored.
+SQL cannot look into such a column: the type refuses every operator but the test for NULL. ``select_stored_text`` gives
+the stored text to code that only asks how it is stored.
 """
 
 from __future__ import annotations
@@ -283,14 +283,14 @@ class SealedText(sa.types.TypeDecorator[str]):
         raise TypeError("a text that may be encrypted is a parameter of its statement, never a part of it")
 
 
-def stored_text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str | None]:
+def select_stored_text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str | None]:
     """The stored text of ``column``, sealed or not."""
     return sa.type_coerce(column, sa.Text())
 
 
 def begins_with(column: sa.ColumnElement[Any], prefix: str) -> sa.ColumnElement[bool]:
     """Whether the stored text of ``column`` begins with ``prefix``. The rest of a long text is not read."""
-    return sa.func.substr(stored_text(column), 1, len(prefix), type_=sa.Text()) == prefix
+    return sa.func.substr(select_stored_text(column), 1, len(prefix), type_=sa.Text()) == prefix
 
 
 def is_stored_by(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[bool]:
@@ -303,18 +303,18 @@ def is_stored_by(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[bo
 def may_contain(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
     """Whether ``column`` matches the LIKE pattern ``pattern``, or is encrypted and cannot be looked into; the reader
     decides then."""
-    return stored_text(column).like(pattern) | begins_with(column, MARK)
+    return select_stored_text(column).like(pattern) | begins_with(column, MARK)
 
 
 def coalesce_texts(first: sa.ColumnElement[Any], second: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     """``first``, or ``second`` where the first is NULL, of two columns that may be encrypted."""
     places = dict.fromkeys((*_list_places(first), *_list_places(second)))
-    return sa.func.coalesce(stored_text(first), stored_text(second), type_=SealedText(*places))
+    return sa.func.coalesce(select_stored_text(first), select_stored_text(second), type_=SealedText(*places))
 
 
-def text_prefix(column: sa.ColumnElement[Any], chars: int) -> sa.ColumnElement[str]:
+def select_text_prefix(column: sa.ColumnElement[Any], chars: int) -> sa.ColumnElement[str]:
     """The first ``chars`` characters of a text that is stored in clear, and all of one that is encrypted."""
-    stored = stored_text(column)
+    stored = select_stored_text(column)
     part = sa.case((begins_with(column, MARK), stored), else_=sa.func.substr(stored, 1, chars))
     return sa.type_coerce(part, column.type)
 

@@ -16,7 +16,7 @@ from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.hooks import HookCallState, list_beginning_calls
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.run_views import HookCallView
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_views, select_view_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.hooks.pending_calls import enqueue_beginning
@@ -93,17 +93,14 @@ class _FactsRow(NamedTuple):
     data: str | None
 
 
-class HookCalls:
+class HookCalls(RowStore):
     """The calls of observers in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def claim(self, effect: CallHook, owner: int) -> HookCallClaim | None:
         """Claim a call; ``None`` when it is not available (done, taken, or stale). Of any number of workers with the
         same message exactly one gets it."""
         token = secrets.token_hex(16)
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             found = connection.execute(
                 sa.update(hook_calls)
                 .where(
@@ -140,7 +137,7 @@ class HookCalls:
 
     def load_facts(self, claim: HookCallClaim) -> HookFacts:
         """Load what the rows say about the event of a claimed call."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             row = _FactsRow._make(connection.execute(_select_facts(claim)).one())
             data = json.loads(row.data) if row.data else {}
             parent = connection.execute(_select_ids(row.parent_pk)).first() if row.parent_pk is not None else None
@@ -167,27 +164,26 @@ class HookCalls:
         self._update_claimed(claim, state=state.value, reason=reason, settled_at=db_now())
 
     def _update_claimed(self, claim: HookCallClaim, **values: Any) -> None:
-        with self._database.statement() as connection:
-            changed = connection.execute(
-                sa.update(hook_calls)
-                .where(hook_calls.c.pk == claim.pk, hook_calls.c.lease_token == claim.token)
-                .values(lease_token=None, lease_owner=None, **values)
-            )
-        if changed.rowcount == 0:
+        changed = self.database.execute(
+            sa.update(hook_calls)
+            .where(hook_calls.c.pk == claim.pk, hook_calls.c.lease_token == claim.token)
+            .values(lease_token=None, lease_owner=None, **values)
+        )
+        if changed == 0:
             raise LeaseLost(f"the claim on {claim.event_id!r} for {claim.hook!r} was taken over; nothing was written")
 
     def record_run_begin(self, run: tuple[int, str], *, is_child: bool, is_first: bool) -> list[Hint]:
         """Insert the calls of observers of the beginning of runs, for ``run``, its row id and its id. Returns the hints
         to send. Idempotent."""
-        with self._database.write() as connection:
-            owed = list_beginning_calls(self._database.observed, is_child=is_child, is_first=is_first)
+        with self.database.write() as connection:
+            owed = list_beginning_calls(self.database.observed, is_child=is_child, is_first=is_first)
             return enqueue_beginning(connection, run, owed)
 
     def record_failure(self, run_pk: int, *, hook: str, event: str, reason: str) -> None:
         """Add an event to the run that a hook failed. Nothing is written for a run that has ended, because its last
         event is its end. Not idempotent: a repetition adds a second event."""
         data = {"hook": hook, "hook_event": event, "reason": make_storable(reason)[:_REASON_CHARS_MAX]}
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_run(connection, run_pk)
             if loaded is None or loaded.run.status.is_terminal:
                 return
@@ -205,8 +201,7 @@ class HookCalls:
         )
         if run_id is not None:
             wanted = wanted.where(runs.c.run_id == run_id)
-        with self._database.read() as connection:
-            return fetch_views(connection.execute(wanted), HookCallView)
+        return fetch_views(self.database.select(wanted), HookCallView)
 
 
 def _select_facts(claim: HookCallClaim) -> sa.Select[Any]:

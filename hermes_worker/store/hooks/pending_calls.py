@@ -78,7 +78,8 @@ def enqueue_hooks(
 
 
 def enqueue_beginning(connection: Connection, run: tuple[int, str], owed: Sequence[PendingHookCall]) -> list[Hint]:
-    """Insert pending hook calls for the beginning of a run, which is none of its events. Returns the hints to send."""
+    """Insert pending hook calls for the beginning of a run, for which there is no event row. Returns the hints to
+    send."""
     return enqueue_hooks(connection, run[1], [_build_row(run, 0, one) for one in owed])
 
 

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.effects import Collect
 from hermes_worker.core.errors import LeaseLost
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import RowStore, db_now, select_db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_row, select_columns
 from hermes_worker.store.restore_detection import is_no_copy
 from hermes_worker.store.rows import Hint, make_storable
@@ -65,16 +65,13 @@ class _CollectingJob(NamedTuple):
     definition: str
 
 
-class Executions:
+class Executions(RowStore):
     """The executions of one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def claim(self, firing_id: int, owner: int) -> ExecutionClaim | None:
         """Claim an execution; ``None`` when it is not available. Of any number of workers one gets it, once."""
         token = secrets.token_hex(16)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             claimed = connection.execute(
                 sa.update(firings)
                 .where(firings.c.pk == firing_id, firings.c.execution == "pending", firings.c.hinted_at.is_not(None))
@@ -106,9 +103,8 @@ class Executions:
 
     def is_held(self, claim: ExecutionClaim) -> bool:
         """Whether the claim still holds, so that the result is still wanted."""
-        with self._database.read() as connection:
-            held = sa.select(firings.c.pk).where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
-            return connection.execute(held).first() is not None
+        held = sa.select(firings.c.pk).where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
+        return self.database.select(held).first() is not None
 
     def release(self, claim: ExecutionClaim) -> None:
         """Give back an execution that has not begun, so that it is due again. Raises ``LeaseLost``."""
@@ -120,13 +116,12 @@ class Executions:
         self._end_claim(claim, {"execution": state.value, "collected": make_storable(collected)})
 
     def _end_claim(self, claim: ExecutionClaim, values: Mapping[str, object]) -> None:
-        with self._database.statement() as connection:
-            done = connection.execute(
-                sa.update(firings)
-                .where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
-                .values(**values, lease_token=None, lease_owner=None)
-            )
-        if done.rowcount == 0:
+        done = self.database.execute(
+            sa.update(firings)
+            .where(firings.c.pk == claim.firing_id, firings.c.lease_token == claim.token)
+            .values(**values, lease_token=None, lease_owner=None)
+        )
+        if done == 0:
             raise LeaseLost(f"the execution of job {claim.job_id!r} was taken over; nothing was written")
 
     def find_removed(self, job_ids: Collection[str]) -> list[str]:
@@ -135,8 +130,7 @@ class Executions:
             firings.c.job_pk == jobs.c.pk, firings.c.execution.in_(("pending", ExecutionState.RUNNING.value))
         )
         removed = sa.select(jobs.c.job_id).where(jobs.c.removed_at.is_not(None), ~at_work.exists())
-        with self._database.read() as connection:
-            return list(connection.execute(removed.where(jobs.c.job_id.in_(list(job_ids)))).scalars())
+        return list(self.database.select(removed.where(jobs.c.job_id.in_(list(job_ids)))).scalars())
 
     # --- what schedulers do ---
 
@@ -148,30 +142,26 @@ class Executions:
             .where(firings.c.lease_owner.is_not(None), sa.or_(workers.c.state.is_(None), workers.c.state != "alive"))
             .limit(_BATCH)
         )
-        with self._database.read() as connection:
-            if connection.execute(orphans.limit(1)).first() is None:
-                return 0
-        with self._database.statement() as connection:
-            lost = connection.execute(
-                sa.update(firings)
-                .where(firings.c.pk.in_(orphans), firings.c.lease_owner.is_not(None))
-                .values(
-                    execution=ExecutionState.UNKNOWN.value,
-                    lease_token=None,
-                    lease_owner=None,
-                    remark="its worker vanished; whether the script took effect is not known",
-                )
+        if self.database.select(orphans.limit(1)).first() is None:
+            return 0
+        return self.database.execute(
+            sa.update(firings)
+            .where(firings.c.pk.in_(orphans), firings.c.lease_owner.is_not(None))
+            .values(
+                execution=ExecutionState.UNKNOWN.value,
+                lease_token=None,
+                lease_owner=None,
+                remark="its worker vanished; whether the script took effect is not known",
             )
-            return lost.rowcount
+        )
 
     def take_overdue(self, older_than_s: float) -> Sequence[Hint]:
         """Return hints of executions that were not claimed within ``older_than_s`` seconds, to be sent again. Their
         hint time is renewed."""
-        late = sa.select(firings.c.pk).where(firings.c.hinted_at < db_now_once() - older_than_s).limit(_BATCH)
-        with self._database.read() as connection:
-            if connection.execute(late.limit(1)).first() is None:
-                return []
-        with self._database.statement() as connection:
+        late = sa.select(firings.c.pk).where(firings.c.hinted_at < select_db_now() - older_than_s).limit(_BATCH)
+        if self.database.select(late.limit(1)).first() is None:
+            return []
+        with self.database.statement() as connection:
             rows = connection.execute(
                 sa.update(firings)
                 .where(firings.c.pk.in_(late.with_for_update(skip_locked=True)), firings.c.hinted_at.is_not(None))

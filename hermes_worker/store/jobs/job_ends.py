@@ -11,7 +11,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.core.sources import CHAT_SOURCE
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_row, fetch_rows, select_columns
@@ -29,7 +29,7 @@ from hermes_worker.store.jobs.job_rows import (
     build_progress_columns,
     count_open_runs,
     load_answer,
-    message_text,
+    read_message_text,
     to_first_job,
     to_job_rows_at,
 )
@@ -182,7 +182,7 @@ def _to_ended_run(result: _ResultRow, now: float) -> EndedRun:
         run_id=result.run_id,
         status=result.status,
         error=result.failure_message or (result.exit_reason if result.status != "completed" else None),
-        output=message_text(result.body),
+        output=read_message_text(result.body),
         now=now,
     )
 
@@ -330,7 +330,7 @@ def _append_note(connection: Connection, tenant: str, session_id: str, text: str
     if session.active_run_pk is not None:
         return False
     seq = session.message_seq + 1
-    body = canonical_json({"role": "user", "content": make_storable(text)})
+    body = dump_canonical_json({"role": "user", "content": make_storable(text)})
     insert_messages(connection, session.pk, run_pk, [Message(seq=seq, role=Role.USER, body=body)])
     connection.execute(sa.update(sessions).where(sessions.c.pk == session.pk).values(message_seq=seq))
     mark_due(connection, session.pk)

@@ -265,10 +265,10 @@ def load_answer(connection: Connection, firing: FiringAnswer) -> str | None:
     answered = sa.select(*select_columns(runs, _AnswerRow)).where(runs.c.pk == firing.run_pk)
     run = fetch_one(connection.execute(answered), _AnswerRow)
     rows = load_messages(connection, run.session_pk, run.output_seq, run.output_seq) if run.output_seq else ()
-    return message_text(rows[0].body) if rows else None
+    return read_message_text(rows[0].body) if rows else None
 
 
-def message_text(body: str | None) -> str | None:
+def read_message_text(body: str | None) -> str | None:
     """The text of a stored message; ``None`` when there is none."""
     content = json.loads(body).get("content") if body is not None else None
     return content if isinstance(content, str) else None
@@ -289,17 +289,17 @@ ALL_JOBS = sa.select(*(jobs.c[name] for name in JobRow.__slots__))
 JOBS = ALL_JOBS.where(jobs.c.removed_at.is_(None))
 
 
-def to_job_rows(result: sa.CursorResult[Any]) -> list[JobRow]:
+def to_job_rows(result: sa.Result[Any]) -> list[JobRow]:
     """Build the jobs that ``JOBS`` or ``ALL_JOBS`` found. Raises ``TypeError`` when a statement gives other columns."""
     return [JobRow(**dict(found)) for found in result.mappings()]
 
 
-def to_first_job(result: sa.CursorResult[Any]) -> JobRow | None:
+def to_first_job(result: sa.Result[Any]) -> JobRow | None:
     """Build the first job that ``JOBS`` or ``ALL_JOBS`` found; ``None`` when there is none."""
     return next(iter(to_job_rows(result)), None)
 
 
-def to_job_rows_at(result: sa.CursorResult[Any]) -> tuple[list[JobRow], float]:
+def to_job_rows_at(result: sa.Result[Any]) -> tuple[list[JobRow], float]:
     """Build the jobs of a statement that gives the time as well, as ``now``; without a job the time is 0."""
     found = [dict(each) for each in result.mappings()]
     times = [float(each.pop("now")) for each in found]

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, db_now, select_db_now
 from hermes_worker.store.engine.prepared import fetch_views, select_view_columns
 from hermes_worker.store.jobs import job_ends, slots
 from hermes_worker.store.jobs.job_rows import (
@@ -82,7 +82,7 @@ def _describe_job(row: JobRow) -> dict[str, object]:
 
 
 def _compute_digest(value: object) -> str:
-    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()[:12]
+    return hashlib.sha256(dump_canonical_json(value).encode("utf-8")).hexdigest()[:12]
 
 
 def _find_difference(
@@ -133,7 +133,7 @@ class Jobs:
         self._database = database
         self._tenant = tenant
         self._theirs = JOBS.where(jobs.c.tenant == tenant)
-        self._clock = clock if clock is not None else db_now_once()
+        self._clock = clock if clock is not None else select_db_now()
         disabled = sa.select(tenants.c.name).where(tenants.c.disabled_at.is_not(None))
         is_due = sa.and_(jobs.c.next_fire_at <= self._clock, jobs.c.tenant.not_in(disabled), is_no_copy())
         due = sa.select(jobs.c.pk).where(is_due)
@@ -152,8 +152,7 @@ class Jobs:
     def has_scheduler(self) -> bool:
         """Whether a scheduler was at work a moment ago: without one no job begins."""
         is_fresh = maintenance.c.ran_at > db_now() - _SCHEDULER_GONE_AFTER_S
-        with self._database.read() as connection:
-            return bool(connection.execute(sa.select(sa.exists().where(_IS_SCHEDULER, is_fresh))).scalar())
+        return bool(self._database.select(sa.select(sa.exists().where(_IS_SCHEDULER, is_fresh))).scalar())
 
     def read_clock(self) -> float:
         """Read the clock by which slots are judged, in epoch seconds."""
@@ -181,21 +180,24 @@ class Jobs:
         with self._database.read() as connection:
             return self._load_by_reference(connection, reference)
 
-    def complete_id(self, written: str) -> str:
-        """Return an id or a name unchanged, else the id of the one job whose id begins with ``written``. Raises
-        ``AmbiguousId``."""
+    def complete_reference(self, written: str) -> str:
+        """Find the id of the one job that ``written`` means: an id, also of a job that was removed, a name, or the
+        beginning of an id. Raises ``JobNotFound``, ``AmbiguousJob`` and ``AmbiguousId`` with the candidates."""
         with self._database.read() as connection:
-            named = sa.func.lower(jobs.c.name) == written.strip().lower()
-            if connection.execute(self._theirs.where(named).limit(1)).first() is not None:
+            its = sa.and_(jobs.c.tenant == self._tenant, jobs.c.job_id == written)
+            if connection.execute(sa.select(jobs.c.pk).where(its)).first() is not None:
                 return written
             kept = sa.and_(jobs.c.removed_at.is_(None), jobs.c.tenant == self._tenant)
-            return complete_id(connection, jobs.c.job_id, written, where=kept)
+            named = sa.and_(kept, sa.func.lower(jobs.c.name) == written.strip().lower())
+            begun = written
+            if connection.execute(sa.select(jobs.c.pk).where(named).limit(1)).first() is None:
+                begun = complete_id(connection, jobs.c.job_id, written, where=kept)
+            return self._load_by_reference(connection, begun).job_id
 
     def list_jobs(self, *, include_disabled: bool = True) -> list[JobRow]:
         """List the jobs, oldest first."""
         statement = self._theirs if include_disabled else self._theirs.where(jobs.c.state == "scheduled")
-        with self._database.read() as connection:
-            return to_job_rows(connection.execute(statement.order_by(jobs.c.pk)))
+        return to_job_rows(self._database.select(statement.order_by(jobs.c.pk)))
 
     def change(self, reference: str, edit: Callable[[JobRow, float], JobEdit]) -> JobRow:
         """Change a job under its lock. Raises ``JobNotFound``, ``AmbiguousJob`` and what ``edit`` raises."""
@@ -239,8 +241,7 @@ class Jobs:
         )
         if before is not None:
             statement = statement.where(firings.c.slot < before)
-        with self._database.read() as connection:
-            return fetch_views(connection.execute(statement), FiringView)
+        return fetch_views(self._database.select(statement), FiringView)
 
     def find_delivery_error(self, job_pk: int) -> str | None:
         """Find why the output of a job's latest run did not arrive everywhere; ``None`` when it did, or still may."""
@@ -253,21 +254,18 @@ class Jobs:
         failed = sa.select(deliveries.c.error).where(
             deliveries.c.run_pk == latest.scalar_subquery(), deliveries.c.state.in_(("failed", "abandoned"))
         )
-        with self._database.read() as connection:
-            errors = connection.execute(failed.order_by(deliveries.c.pk)).scalars()
-            return "; ".join(error or "it failed" for error in errors) or None
+        errors = self._database.select(failed.order_by(deliveries.c.pk)).scalars()
+        return "; ".join(error or "it failed" for error in errors) or None
 
     def find_session_id(self, source: str, reference: str) -> str | None:
         """Find the id of the session that a caller from ``source`` means; ``None`` when there is none."""
-        with self._database.read() as connection:
-            wanted = sa.select(sessions.c.session_id).where(session_is(self._tenant, source, reference))
-            return connection.execute(wanted).scalar()
+        wanted = sa.select(sessions.c.session_id).where(session_is(self._tenant, source, reference))
+        return self._database.select(wanted).scalar()
 
     def list_answer_targets(self, session_id: str) -> Sequence[str]:
         """List the targets to which the answer of the run at work in a session is delivered."""
         at_work = sa.select(runs.c.deliver).join(sessions, sessions.c.active_run_pk == runs.c.pk)
-        with self._database.read() as connection:
-            stored = connection.execute(at_work.where(sessions.c.session_id == session_id)).scalar()
+        stored = self._database.select(at_work.where(sessions.c.session_id == session_id)).scalar()
         return json.loads(stored) if stored else []
 
     def load_chain_limits(self, session_id: str) -> ChainLimits:
@@ -278,8 +276,7 @@ class Jobs:
         limits = sa.select(iterations, budgets.c.tokens_max, budgets.c.nano_usd_max)
         limits = limits.select_from(at_work.outerjoin(budgets, budgets.c.root_pk == chain))
         limits = limits.where(sessions.c.session_id == session_id)
-        with self._database.read() as connection:
-            row = connection.execute(limits).first()
+        row = self._database.select(limits).first()
         return ChainLimits(*row) if row is not None else ChainLimits()
 
     # --- what schedulers do ---
@@ -287,20 +284,17 @@ class Jobs:
     def list_due(self) -> Sequence[int]:
         """List the row ids of due jobs, the longest due first. Costs what there is to do. The jobs of disabled tenants
         are due when these are enabled again."""
-        with self._database.read() as connection:
-            return list(connection.execute(self._due, {"most": DUE_MAX}).scalars())
+        return list(self._database.select(self._due, {"most": DUE_MAX}).scalars())
 
     def list_tenants(self, pks: Sequence[int]) -> Sequence[str]:
         """List the tenants of these jobs, each once."""
-        with self._database.read() as connection:
-            found = sa.select(jobs.c.tenant).where(jobs.c.pk.in_(pks)).distinct()
-            return list(connection.execute(found).scalars())
+        found = sa.select(jobs.c.tenant).where(jobs.c.pk.in_(pks)).distinct()
+        return list(self._database.select(found).scalars())
 
     def list_tenants_of_firing(self, firing_pk: int) -> Sequence[str]:
         """List the tenant of a firing's job; empty when there is no such firing."""
         of_firing = sa.select(firings.c.job_pk).where(firings.c.pk == firing_pk)
-        with self._database.read() as connection:
-            return list(connection.execute(sa.select(jobs.c.tenant).where(jobs.c.pk.in_(of_firing))).scalars())
+        return list(self._database.select(sa.select(jobs.c.tenant).where(jobs.c.pk.in_(of_firing))).scalars())
 
     def settle(self, pks: Sequence[int], decide: Callable[[DueJob], JobTick | None]) -> SettledJobs:
         """Do what ``decide`` says with due jobs, in one transaction; jobs that another scheduler has or had are

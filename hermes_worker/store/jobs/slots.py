@@ -67,7 +67,8 @@ class _SettledTick:
 
 @lru_cache(maxsize=8)
 def _build_lock_due(clock: sa.ColumnElement[float]) -> sa.Select[Any]:
-    """Build the statement that locks the due and free ones of some jobs, with the time."""
+    """Build the statement that selects and locks due jobs, with the time by ``clock``. Its parameter ``pks`` names the
+    jobs to look at; one that another scheduler has locked is left out."""
     return (
         JOBS.add_columns(clock.label("now"))
         .where(jobs.c.pk.in_(sa.bindparam("pks", expanding=True)), jobs.c.next_fire_at <= clock)

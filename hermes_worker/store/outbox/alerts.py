@@ -70,8 +70,7 @@ class AlertView(NamedTuple):
 def list_alerts(database: Database, *, limit: int = 50) -> list[AlertView]:
     """List alerts, the newest first. Raises ``UnavailableError``."""
     newest = sa.select(*select_columns(alerts, AlertView)).order_by(alerts.c.pk.desc()).limit(limit)
-    with database.read() as connection:
-        return fetch_rows(connection.execute(newest), AlertView)
+    return fetch_rows(database.select(newest), AlertView)
 
 
 def send_test_alert(database: Database, policy: AlertPolicy) -> list[Hint]:
@@ -189,9 +188,8 @@ def get_alert_targets(database: Database) -> Mapping[str, Sequence[str]]:
         rows = sa.select(*select_columns(alert_targets, _OwnTarget)).order_by(
             alert_targets.c.tenant, alert_targets.c.target
         )
-        with database.read() as connection:
-            for row in fetch_rows(connection.execute(rows), _OwnTarget):
-                found.setdefault(row.tenant, []).append(row.target)
+        for row in fetch_rows(database.select(rows), _OwnTarget):
+            found.setdefault(row.tenant, []).append(row.target)
         return found
 
     return database.remembered.get("alert_targets", read)
@@ -200,8 +198,7 @@ def get_alert_targets(database: Database) -> Mapping[str, Sequence[str]]:
 def load_alert_targets(database: Database, tenant: str) -> list[str]:
     """Load one tenant's targets for alerts about itself, in alphabetical order."""
     wanted = sa.select(alert_targets.c.target).where(alert_targets.c.tenant == tenant)
-    with database.read() as connection:
-        return sorted(connection.execute(wanted).scalars())
+    return sorted(database.select(wanted).scalars())
 
 
 def set_alert_targets(database: Database, tenant: str, targets: Sequence[str]) -> None:
@@ -264,8 +261,7 @@ def _build_limit_trouble(owner: Owner, limit: Limit, level: int, period: tuple[s
 def _alert_budgets(database: Database, policy: AlertPolicy, own: Mapping[str, Sequence[str]]) -> list[Hint]:
     """Send alerts about budgets of chains. An index finds those without an alert, and the transaction that notes the
     alert sends it: to the tenant whose chain it is, or, for ``default``, to the operators."""
-    with database.read() as connection:
-        rows = fetch_rows(connection.execute(_UNTOLD), _UntoldBudget)
+    rows = fetch_rows(database.select(_UNTOLD), _UntoldBudget)
     hints: list[Hint] = []
     for row in rows:
         targets = policy.targets if row.tenant == DEFAULT_TENANT else own.get(row.tenant, ())
@@ -323,8 +319,7 @@ def _find_dead_targets(database: Database) -> dict[Trouble, str]:
     # List the oldest first: newer dead targets must not push one off the list, which would report it as recovered.
     in_order = (dead_targets.c.marked_at, dead_targets.c.tenant, dead_targets.c.key)
     oldest = sa.select(*select_columns(dead_targets, _DeadTarget)).order_by(*in_order).limit(_DEAD_TARGETS_MAX)
-    with database.read() as connection:
-        rows = fetch_rows(connection.execute(oldest), _DeadTarget)
+    rows = fetch_rows(database.select(oldest), _DeadTarget)
     found: dict[Trouble, str] = {}
     for row in rows:
         platform = row.key.partition(":")[0]

@@ -28,7 +28,7 @@ from hermes_worker.core.sources import RequestKeys
 from hermes_worker.core.step import compute_retry_delay_s
 from hermes_worker.store.access import idempotency_keys as keys
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now, db_now_once
+from hermes_worker.store.engine.database import Database, RowStore, db_now, select_db_now
 from hermes_worker.store.engine.prepared import (
     PkRow,
     Prepared,
@@ -143,6 +143,11 @@ class DeliveryView:
     error: str | None
     created_at: float
     settled_at: float | None
+    adjustments: str
+
+    @property
+    def is_retried(self) -> bool:
+        return REPLAYED in self.adjustments.split(",")
 
 
 def enqueue_deliveries(
@@ -210,7 +215,8 @@ def _parse_buttons(stored: str | None) -> tuple[ChatButton, ...]:
 
 def remove_buttons(connection: Connection, run_pk: int, wait_id: int) -> None:
     """Remove the buttons of a question that is closed, in the caller's transaction: from a message that bears them, and
-    from one that was not sent yet. One that is just being sent loses them afterwards (``Deliveries.delivered``)."""
+    from one that was not sent yet. One that is just being sent loses them afterwards
+    (``Deliveries.settle_delivered``)."""
     with_buttons = deliveries.c.run_pk == run_pk, deliveries.c.buttons.is_not(None)
     wanted = sa.select(deliveries.c.pk, deliveries.c.buttons).where(*with_buttons)
     for row in fetch_rows(connection.execute(wanted), _ButtonsRow):
@@ -336,17 +342,14 @@ def _to_claim(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> D
     )
 
 
-class Deliveries:
+class Deliveries(RowStore):
     """The outbox of one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def claim(self, effect: SendDelivery, owner: int) -> DeliveryClaim | None:
         """Claim a delivery; ``None`` when it is not available (done, taken, or stale). Of any number of workers with
         the same message exactly one gets it."""
         token = secrets.token_hex(16)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             claimed = connection.execute(
                 sa.update(deliveries)
                 .where(
@@ -387,7 +390,7 @@ class Deliveries:
 
     def enqueue(self, tenant: str, targets: Sequence[str], body: str) -> list[Hint]:
         """Insert deliveries of ``body`` to the targets, of no run. Returns the hints to send."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return enqueue_deliveries(connection, targets, body=body, tenant=tenant)
 
     def enqueue_once(
@@ -398,7 +401,7 @@ class Deliveries:
         ``RequestReplayed``."""
         while True:
             try:
-                with self._database.write() as connection:
+                with self.database.write() as connection:
                     if keys.find_earlier(connection, request) is not None:
                         return None
                     ours = (runs.c.run_id == run_id, is_of_tenant(request.tenant, runs))
@@ -413,7 +416,7 @@ class Deliveries:
         """Record how many parts were sent, so that they are not sent again; the doubt about them is over. Raises
         ``LeaseLost``."""
         kept = {} if receipt is None else {"receipt": make_storable(receipt)[:_RECEIPT_CHARS_MAX]}
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             self._update_claimed(connection, claim, parts_sent=parts_sent, is_in_doubt=False, **kept)
 
     def record_preview(self, claim: DeliveryClaim, after: PreviewResult) -> None:
@@ -422,11 +425,11 @@ class Deliveries:
         standing = after.standing
         has_changed = standing.idle_s < claim.standing.idle_s
         later = sa.null() if after.delay_s is None else db_now() + after.delay_s
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             self._update_claimed(
                 connection,
                 claim,
-                **_released_columns(),
+                **_build_released_columns(),
                 attempts=claim.attempt - 1,
                 deaths=None,
                 message_id=standing.message_id,
@@ -439,21 +442,25 @@ class Deliveries:
     def record_preview_gone(self, claim: DeliveryClaim) -> None:
         """Record that the chat does not show the preview any more, so that it is not edited again. Raises
         ``LeaseLost``."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             self._update_claimed(connection, claim, message_id=None, is_in_doubt=False)
 
     def postpone_delivery(self, claim: DeliveryClaim, delay_s: float) -> None:
         """Give back a delivery that may not be sent yet; this counts as no attempt. Raises ``LeaseLost``."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             self._update_claimed(
-                connection, claim, **_released_columns(), attempts=claim.attempt - 1, not_before=db_now() + delay_s
+                connection,
+                claim,
+                **_build_released_columns(),
+                attempts=claim.attempt - 1,
+                not_before=db_now() + delay_s,
             )
 
     def settle_delivered(self, claim: DeliveryClaim, receipt: str | None, *, revived: str | None = None) -> None:
         """Settle a delivery as delivered. ``revived`` is a target that counted as dead and is not. Raises
         ``LeaseLost``."""
-        with self._database.write() if revived or claim.buttons else self._database.statement() as connection:
-            ended = _settled_columns(DeliveryState.DELIVERED)
+        with self.database.write() if revived or claim.buttons else self.database.statement() as connection:
+            ended = _build_settled_columns(DeliveryState.DELIVERED)
             self._update_claimed(
                 connection, claim, **ended, receipt=receipt and make_storable(receipt)[:_RECEIPT_CHARS_MAX], error=None
             )
@@ -476,8 +483,8 @@ class Deliveries:
         """Settle a delivery as failed, or as abandoned with ``is_abandoned``. ``dead`` is a target to which nothing is
         to be sent any more, and why. Raises ``LeaseLost``."""
         state = DeliveryState.ABANDONED if is_abandoned else DeliveryState.FAILED
-        with self._database.write() if dead else self._database.statement() as connection:
-            self._update_claimed(connection, claim, **_settled_columns(state), **_failure_columns(failure))
+        with self.database.write() if dead else self.database.statement() as connection:
+            self._update_claimed(connection, claim, **_build_settled_columns(state), **_build_failure_columns(failure))
             if dead is not None:
                 key, reason = dead
                 mark = {"tenant": claim.tenant, "key": key[:_KEY_CHARS_MAX], "reason": make_storable(reason)}
@@ -485,15 +492,13 @@ class Deliveries:
 
     def find_dead_reason(self, key: str, *, tenant: str = DEFAULT_TENANT) -> str | None:
         """Find why nothing is sent to a target of a tenant any more; ``None`` when it is not dead."""
-        with self._database.read() as connection:
-            return connection.execute(sa.select(dead_targets.c.reason).where(_is_dead_target(tenant, key))).scalar()
+        return self.database.select(sa.select(dead_targets.c.reason).where(_is_dead_target(tenant, key))).scalar()
 
     def list_dead_targets(self, *, tenant: str = DEFAULT_TENANT, limit: int = 100) -> list[DeadTarget]:
         """List the dead targets of a tenant, the newest first."""
         theirs = sa.select(*select_view_columns(dead_targets, DeadTarget)).where(dead_targets.c.tenant == tenant)
         newest = theirs.order_by(dead_targets.c.marked_at.desc()).limit(limit)
-        with self._database.read() as connection:
-            return fetch_views(connection.execute(newest), DeadTarget)
+        return fetch_views(self.database.select(newest), DeadTarget)
 
     def postpone_retry(
         self,
@@ -507,12 +512,12 @@ class Deliveries:
     ) -> None:
         """Give the delivery back, to be tried again after ``delay_s`` seconds. An attempt that is not counted does not
         bring it closer to ``ATTEMPTS_MAX``. Raises ``LeaseLost``."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             self._update_claimed(
                 connection,
                 claim,
-                **_released_columns(),
-                **_failure_columns(failure),
+                **_build_released_columns(),
+                **_build_failure_columns(failure),
                 attempts=claim.attempt if is_counted else claim.attempt - 1,
                 not_before=db_now() + delay_s,
                 deaths=None,
@@ -522,9 +527,9 @@ class Deliveries:
 
     def release(self, claim: DeliveryClaim) -> None:
         """Give back a delivery that was not begun. Raises ``LeaseLost``."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             self._update_claimed(
-                connection, claim, **_released_columns(), attempts=claim.attempt - 1, not_before=db_now()
+                connection, claim, **_build_released_columns(), attempts=claim.attempt - 1, not_before=db_now()
             )
 
     def list_siblings(self, claim: DeliveryClaim) -> Sequence[str]:
@@ -534,15 +539,14 @@ class Deliveries:
             return [""]
         same_run = sa.select(deliveries.c.run_pk).where(deliveries.c.delivery_id == claim.delivery_id)
         found = sa.select(deliveries.c.delivery_id, deliveries.c.target).order_by(deliveries.c.pk)
-        with self._database.read() as connection:
-            of_answer = (deliveries.c.run_pk == same_run.scalar_subquery(), deliveries.c.body.is_(None))
-            rows = connection.execute(found.where(*of_answer))
-            return ["" if delivery_id == claim.delivery_id else target for delivery_id, target in rows]
+        of_answer = (deliveries.c.run_pk == same_run.scalar_subquery(), deliveries.c.body.is_(None))
+        rows = self.database.select(found.where(*of_answer))
+        return ["" if delivery_id == claim.delivery_id else target for delivery_id, target in rows]
 
     def expand(self, claim: DeliveryClaim, targets: Sequence[str]) -> list[Hint]:
         """Replace a delivery to ``all`` or the like by one for each target that it stands for, unless the same answer
         has one there already. Raises ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             replaced = connection.execute(
                 sa.delete(deliveries)
                 .where(deliveries.c.delivery_id == claim.delivery_id, deliveries.c.lease_token == claim.token)
@@ -565,8 +569,9 @@ class Deliveries:
         """Send a settled delivery once more, whole, even to a dead target. Returns the hints to send. Raises
         ``DeliveryNotFound``, ``DeliveryBusy``."""
         is_of_message = deliveries.c.adjustments == BUTTONS_GONE
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             count_delivery(connection, delivery_id)
+            found = _require_view(connection, delivery_id)
             hinted_at = connection.execute(
                 sa.update(deliveries)
                 .where(deliveries.c.delivery_id == delivery_id, deliveries.c.settled_at.is_not(None))
@@ -592,21 +597,21 @@ class Deliveries:
                 .returning(deliveries.c.hinted_at)
             ).scalar()
             if hinted_at is None:
-                found = _require_view(connection, delivery_id)
                 raise DeliveryBusy(f"delivery {delivery_id!r} is {found.state}; it is being taken care of")
-            record_action(connection, Act.DELIVERY_RETRY, delivery_id)
+            before = {"state": found.state, "attempts": found.attempts, "error_kind": found.error_kind}
+            record_action(connection, Act.DELIVERY_RETRY, delivery_id, before=before)
         effect = SendDelivery(run_id=delivery_id, delivery_id=delivery_id, attempt=1)
         return [Hint(effect=effect, at=float(hinted_at))]
 
     def complete_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """Find the id of the one delivery of a tenant whose id begins with ``written``. Raises ``AmbiguousId``."""
         theirs = is_of_tenant(tenant, deliveries)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return complete_id(connection, deliveries.c.delivery_id, written, prefix="dlv_", where=theirs)
 
     def get(self, delivery_id: str) -> DeliveryView:
         """Load a delivery. Raises ``DeliveryNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return _require_view(connection, delivery_id)
 
     def list(
@@ -626,7 +631,7 @@ class Deliveries:
             statement = statement.where(deliveries.c.state == state.value)
         if run_id is not None:
             statement = statement.where(runs.c.run_id == run_id)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             if before is not None:
                 last = sa.select(deliveries.c.pk).where(deliveries.c.delivery_id == before, theirs)
                 pk = connection.execute(last).scalar()
@@ -720,7 +725,7 @@ _RETURNED = (deliveries.c.delivery_id, deliveries.c.attempts, deliveries.c.death
 
 _waiting = (
     sa.select(deliveries.c.pk)
-    .where(deliveries.c.not_before <= db_now_once())
+    .where(deliveries.c.not_before <= select_db_now())
     .order_by(deliveries.c.not_before)
     .limit(_BATCH)
 )
@@ -754,7 +759,7 @@ def _build_resend(*, is_suspect: bool) -> tuple[Prepared[LostHintsBounds, PkRow]
         sa.select(deliveries.c.pk)
         .where(
             deliveries.c.hinted_at < sa.bindparam("before", type_=sa.Double()),
-            deliveries.c.hinted_at < db_now_once() - _wait,
+            deliveries.c.hinted_at < select_db_now() - _wait,
             deliveries.c.deaths.is_not(None) if is_suspect else deliveries.c.deaths.is_(None),
             is_no_copy(),
         )
@@ -811,15 +816,15 @@ def parse_targets(stored: str | None) -> list[str]:
     return [str(target) for target in json.loads(stored)] if stored else []
 
 
-def _settled_columns(state: DeliveryState) -> dict[str, object]:
+def _build_settled_columns(state: DeliveryState) -> dict[str, object]:
     return {"state": state.value, "lease_token": None, "lease_owner": None, "settled_at": db_now()}
 
 
-def _released_columns() -> dict[str, object]:
+def _build_released_columns() -> dict[str, object]:
     return {"state": DeliveryState.PENDING.value, "lease_token": None, "lease_owner": None}
 
 
-def _failure_columns(failure: Failure) -> dict[str, object]:
+def _build_failure_columns(failure: Failure) -> dict[str, object]:
     return {"error_kind": failure.kind[:20], "error": make_storable(failure.message)[:500]}
 
 

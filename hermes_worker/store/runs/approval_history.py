@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
 
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.sources import SessionLabel
+from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.prepared import fetch_views
 from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.rows import CALL_OF_WAIT
-from hermes_worker.store.runs.runs import SESSION_LABEL, to_label
+from hermes_worker.store.runs.runs import SESSION_LABEL
 from hermes_worker.store.tables import run_inputs, runs, sessions, tool_calls, waits
 
 
@@ -40,45 +41,28 @@ class ClosedQuestion:
     reason: str | None
     title: str | None
     """The title of its run."""
-
-
-class _DecisionRow(NamedTuple):
-    pk: int
-    run_id: str
-    tenant: str
-    session_id: str
-    session_source: str | None
-    session_name: str | None
-    kind: str
-    iteration: int
-    position: int
-    name: str
-    request: str
-    opened_at: float
-    closed_at: float
-    outcome: str
-    answered_by: str | None
-    reason: str | None
-    title: str | None
+    changed_arguments: str | None
+    """The call's arguments as JSON that the answer put in place of those that were asked about."""
 
 
 _CLOSED = (
     sa.select(
-        waits.c.pk,
+        waits.c.pk.label("wait_id"),
         runs.c.run_id,
         runs.c.tenant,
         *SESSION_LABEL,
         waits.c.kind,
         waits.c.iteration,
         waits.c.position,
-        tool_calls.c.name,
+        tool_calls.c.name.label("tool"),
         waits.c.request,
         waits.c.opened_at,
         waits.c.closed_at,
         waits.c.outcome,
-        waits.c.answered_by,
+        waits.c.answered_by.label("by"),
         waits.c.reason,
         run_inputs.c.title,
+        tool_calls.c.approved_arguments.label("changed_arguments"),
     )
     .select_from(
         waits.join(runs, runs.c.pk == waits.c.run_pk)
@@ -108,25 +92,9 @@ def load_decisions(
         wanted = wanted.where(waits.c.kind == kind.value)
     if before is not None:
         wanted = wanted.where(waits.c.pk < before)
-    with database.read() as connection:
-        return [_to_closed_question(row) for row in fetch_rows(connection.execute(wanted), _DecisionRow)]
+    found = fetch_views(database.select(wanted), ClosedQuestion, request=json.loads)
+    return [each if _has_other_arguments(each) else replace(each, changed_arguments=None) for each in found]
 
 
-def _to_closed_question(row: _DecisionRow) -> ClosedQuestion:
-    return ClosedQuestion(
-        wait_id=row.pk,
-        run_id=row.run_id,
-        tenant=row.tenant,
-        session=to_label(row),
-        kind=WaitKind(row.kind),
-        iteration=row.iteration,
-        position=row.position,
-        tool=row.name,
-        request=json.loads(row.request),
-        opened_at=row.opened_at,
-        closed_at=row.closed_at,
-        outcome=row.outcome,
-        by=row.answered_by,
-        reason=row.reason,
-        title=row.title,
-    )
+def _has_other_arguments(each: ClosedQuestion) -> bool:
+    return each.outcome == ApprovalChoice.ONCE.value and each.changed_arguments != each.request.get("arguments")

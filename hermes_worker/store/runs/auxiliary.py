@@ -30,10 +30,10 @@ from hermes_worker.core.auxiliary import (
 )
 from hermes_worker.core.budget import Dimension
 from hermes_worker.core.effects import AskAuxiliary
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
 from hermes_worker.core.step import apply_event
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import Prepared
 from hermes_worker.store.row_keys import CallKey
 from hermes_worker.store.rows import Hint, RunRecord, load_record, make_storable
@@ -147,16 +147,13 @@ _ANSWER = Prepared(
 )
 
 
-class AuxiliaryCalls:
+class AuxiliaryCalls(RowStore):
     """The auxiliary calls in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def enqueue_questions(self, claim: CallClaim, consultation: Consultation) -> list[Hint]:
         """Write the questions of a claimed call that has had no effect, and give the claim up. Safe to repeat: the
         second time the token is gone. Raises ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
             after = apply_event(loaded.run, ev.CallAsked(position=claim.position))
             if after.calls[claim.position].asks:  # otherwise the run is being stopped, and the call was cancelled
@@ -168,7 +165,7 @@ class AuxiliaryCalls:
         any model may take and a little more; then the sweeper takes it away. Raises ``LookupError`` and ``ValueError``
         when the question cannot be read."""
         token = secrets.token_hex(16)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             row = _CLAIM.first(connection, build_claim_values(effect, token=token, owner=owner))
             if row is None:
                 return None
@@ -195,25 +192,27 @@ class AuxiliaryCalls:
     ) -> list[Hint]:
         """Write the answer to a question, and its usage and price; the last answer of a call makes its tool due. Safe
         to repeat: the second time the token is gone. Raises ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
-            _ANSWER.run(connection, {**_call_key(claim), "question": claim.number, **_outcome_columns(answer)})
-            is_last = _NEXT.first(connection, _call_key(claim)) is None
+            _ANSWER.run(
+                connection, {**_build_call_key(claim), "question": claim.number, **_build_outcome_columns(answer)}
+            )
+            is_last = _NEXT.first(connection, _build_call_key(claim)) is None
             after = apply_event(loaded.run, ev.CallAnswered(position=claim.position, is_last=is_last))
             return save_step(connection, loaded, after, _book_usage(claim, spent))
 
     def release(self, claim: AuxiliaryClaim, spent: Spent = NOTHING_SPENT) -> list[Hint]:
         """Give the claim on a question up so that another worker asks it, and book what failed attempts took. Raises
         ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
             after = apply_event(loaded.run, ev.CallReleased(position=claim.position))
             return save_step(connection, loaded, after, _book_usage(claim, spent))
 
     def list_answers(self, claim: CallClaim) -> list[AnsweredConsultation]:
         """List what a claimed call asked of models, in order, with the answers."""
-        with self._database.read() as connection:
-            rows = _ALL.all(connection, _call_key(claim))
+        with self.database.read() as connection:
+            rows = _ALL.all(connection, _build_call_key(claim))
         if not rows:
             return []  # it has a task of a server and asked no model
         starts = [index for index, row in enumerate(rows) if row.material is not None]
@@ -221,7 +220,7 @@ class AuxiliaryCalls:
 
 
 def _insert(connection: Connection, claim: CallClaim, consultation: Consultation) -> None:
-    asked_before = _COUNT.one(connection, _call_key(claim)).asked
+    asked_before = _COUNT.one(connection, _build_call_key(claim)).asked
     connection.execute(
         sa.insert(auxiliary_calls).values(asked_at=db_now()),
         [
@@ -232,14 +231,14 @@ def _insert(connection: Connection, claim: CallClaim, consultation: Consultation
                 "number": asked_before + index,
                 "task": question.task.value,
                 "request": question.to_json(),
-                "material": canonical_json(consultation.material) if index == 0 else None,
+                "material": dump_canonical_json(consultation.material) if index == 0 else None,
             }
             for index, question in enumerate(consultation.questions)
         ],
     )
 
 
-def _outcome_columns(answer: AuxiliaryAnswer) -> _Outcome:
+def _build_outcome_columns(answer: AuxiliaryAnswer) -> _Outcome:
     failure = answer.failure or "unknown" if answer.text is None else None
     return {"text": None if answer.text is None else make_storable(answer.text), "failure": failure}
 
@@ -248,12 +247,12 @@ def _book_usage(claim: AuxiliaryClaim, spent: Spent) -> StepOutput:
     return StepOutput(usage=spent.usage, cost=spent.cost, held_call=claim.position)
 
 
-def _call_key(claim: CallClaim | AuxiliaryClaim) -> CallKey:
+def _build_call_key(claim: CallClaim | AuxiliaryClaim) -> CallKey:
     return {"run": claim.run_pk, "iter": claim.iteration, "pos": claim.position}
 
 
 def _to_consulted(rows: Sequence[_AskedRow]) -> AnsweredConsultation:
-    """Build one ``Consulted`` from the rows that were asked together."""
+    """Build one ``AnsweredConsultation`` from the rows that were asked together."""
     return AnsweredConsultation(
         task=AuxTask(rows[0].task),
         material=json.loads(rows[0].material or "null"),

@@ -195,7 +195,7 @@ def reserve_call(connection: Connection, loaded: RunRecord) -> Amounts | Dimensi
     dimension that refuses the call. The caller's transaction has claimed the run."""
     assert loaded.budget_pk is not None  # the claim asks for a run with a budget: without one nothing bounds the call
     budget = to_budget(_LOCK.one(connection, {"root": loaded.budget_pk}))
-    granted = decide_reservation(budget, _sum_own_use(loaded), depth=_budget_depth(loaded))
+    granted = decide_reservation(budget, _sum_own_use(loaded), depth=_compute_budget_depth(loaded))
     if isinstance(granted, Dimension):
         return granted
     _RESERVE.run(
@@ -205,7 +205,7 @@ def reserve_call(connection: Connection, loaded: RunRecord) -> Amounts | Dimensi
     return granted
 
 
-def _budget_depth(loaded: RunRecord) -> int:
+def _compute_budget_depth(loaded: RunRecord) -> int:
     """The depth of a run below the owner of its budget: a run with a budget of its own has no level above it to leave
     something to."""
     return 0 if loaded.budget_pk == loaded.pk else loaded.depth
@@ -223,7 +223,7 @@ def find_auxiliary_refusal(connection: Connection, loaded: RunRecord) -> Dimensi
     if loaded.budget_pk is None:
         return None
     return decide_auxiliary_refusal(
-        load_budget(connection, loaded.budget_pk), _sum_own_use(loaded), depth=_budget_depth(loaded)
+        load_budget(connection, loaded.budget_pk), _sum_own_use(loaded), depth=_compute_budget_depth(loaded)
     )
 
 
@@ -289,13 +289,13 @@ def has_limits(spec: RunSpec) -> bool:
 
 def create_budget(connection: Connection, run_pk: int, spec: RunSpec) -> None:
     """Create the budget of a new run that has limits of its own, for itself and everything it will delegate."""
-    connection.execute(sa.insert(budgets).values(_budget_values(run_pk, spec)))
+    connection.execute(sa.insert(budgets).values(_build_budget_values(run_pk, spec)))
     connection.execute(sa.update(runs).where(runs.c.pk == run_pk).values(has_budget=1))
 
 
 def create_budgets(connection: Connection, started: Sequence[tuple[int, RunSpec]]) -> None:
     """Create the budgets of many new runs, whose rows say already that they have one."""
-    connection.execute(sa.insert(budgets), [_budget_values(run_pk, spec) for run_pk, spec in started])
+    connection.execute(sa.insert(budgets), [_build_budget_values(run_pk, spec) for run_pk, spec in started])
 
 
 def create_child_budgets(connection: Connection, children: Sequence[tuple[int, RunSpec]]) -> None:
@@ -305,7 +305,7 @@ def create_child_budgets(connection: Connection, children: Sequence[tuple[int, R
     connection.execute(sa.update(runs).where(runs.c.pk.in_(pks)).values(has_budget=OWN_BUDGET))
 
 
-def _budget_values(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
+def _build_budget_values(run_pk: int, spec: RunSpec) -> dict[str, int | None]:
     return {
         "root_pk": run_pk,
         "iterations_max": spec.iterations_max,

@@ -18,7 +18,14 @@ from hermes_worker.core.delegation import TURNS_MAX, build_refusal_note, explain
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.guardrails import GUARD_FIELD, NO_PRECEDENT, Precedent, parse_precedent
 from hermes_worker.core.inner_calls import InnerCall, dump_calls
-from hermes_worker.core.messages import RESULT_KEY_PREFIX, Message, Role, ToolRequest, build_tool_body, canonical_json
+from hermes_worker.core.messages import (
+    RESULT_KEY_PREFIX,
+    Message,
+    Role,
+    ToolRequest,
+    build_tool_body,
+    dump_canonical_json,
+)
 from hermes_worker.core.notices import OUTCOME_UNKNOWN
 from hermes_worker.core.questions import Refusal
 from hermes_worker.core.replay import Replay
@@ -27,7 +34,7 @@ from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.core.step import apply_event
 from hermes_worker.safety.redaction import redact_code
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import Joined, Prepared
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.prefixes import find_prefix
@@ -258,19 +265,16 @@ class _Handover:
     turns_max: int
 
 
-class ToolCalls:
+class ToolCalls(RowStore):
     """The tool calls in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def claim(self, effect: RunTool, owner: int) -> CallClaim | None:
         """Record the intent to run a call and take it; ``None`` when it is not available. The claim lasts for the
         tool's time-out and a little more; after that the sweeper takes it away, even from a live worker."""
         token = secrets.token_hex(16)
         wanted = build_claim_values(effect, token=token, owner=owner)
-        with self._database.statement() as connection:
-            if not self._database.is_sqlite:
+        with self.database.statement() as connection:
+            if not self.database.is_sqlite:
                 found = _CLAIM_AND_READ.first(connection, wanted)
                 return None if found is None else _to_claim(effect, token, *found)
             row = _CLAIM_CALL.first(connection, wanted)
@@ -285,7 +289,7 @@ class ToolCalls:
         keys that begin with it."""
         if not keys:
             return {}
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             rows = _READ_DOCUMENTS.all(connection, {"session": session_pk})
         begins = tuple(key for key in keys if key.endswith(":"))
         return {row.key: json.loads(row.body) for row in rows if row.key in keys or row.key.startswith(begins)}
@@ -293,7 +297,7 @@ class ToolCalls:
     def load_kept_result(self, session_pk: int, key: str) -> str | None:
         """The full text of a long result of the session; ``None`` when there is none under this key."""
         here = (session_documents.c.session_pk == session_pk) & (session_documents.c.key == key)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             body = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
             prefix = find_prefix(connection, session_pk) if body is None else None
         if prefix is not None:
@@ -302,7 +306,7 @@ class ToolCalls:
 
     def load_spec(self, run_pk: int) -> RunSpec:
         """Load what was submitted for a run. Raises ``ValueError`` when it is unreadable."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return load_spec(connection, run_pk)
 
     def settle(self, claim: CallClaim, settlement: Settlement) -> list[Hint]:
@@ -313,7 +317,7 @@ class ToolCalls:
                 return self._settle_as_claimed(claim, claim.whole_run, settlement)
             except StateMoved:
                 pass  # the run changed since the claim (a stop, say): decide again on what it is now
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             if SETTLE_CALL.run(connection, _build_settled_call(claim, settlement)) == 0:
                 raise lease_lost_error(claim)
             # The locked row is settled already; the decision needs the call as it was when we claimed it.
@@ -326,7 +330,7 @@ class ToolCalls:
         """Settle a call that is alone in its iteration on the state read with the claim, which ``save`` verifies."""
         after = _apply_settlement(before, claim, settlement)
         additions = replace(_build_output(claim, settlement), settled_call=_build_settled_call(claim, settlement))
-        return commit_step(self._database, before, after, additions)
+        return commit_step(self.database, before, after, additions)
 
     def delegate(
         self,
@@ -360,7 +364,7 @@ class ToolCalls:
     def _delegate(self, claim: CallClaim, handed: _Handover, known: LoadedRun | None) -> list[Hint]:
         """Delegate on the state ``known``, which ``save`` verifies, or, without it, on the state read under the run's
         lock."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             hand_over = _HAND_OVER_AND_WAIT if handed.note is None else _HAND_OVER
             if hand_over.run(connection, {**build_held_key(claim), "children_max": handed.children_max}) == 0:
                 raise lease_lost_error(claim)
@@ -392,14 +396,14 @@ class ToolCalls:
     def rewrite(self, claim: CallClaim, arguments: str) -> None:
         """Store the arguments with which a claimed call runs instead of the model's, in this and every later attempt.
         Safe to repeat. Raises ``LeaseLost``."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             if _REWRITE.run(connection, {**build_held_key(claim), "arguments": arguments}) == 0:
                 raise lease_lost_error(claim)
 
     def record_inner_calls(self, claim: CallClaim, calls: Sequence[InnerCall]) -> None:
         """Record which calls the script of a claimed call has begun, before the newest of them begins. Safe to repeat.
         Raises ``LeaseLost``: then that call must not begin."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             if _NOTE_INNER.run(connection, {**build_held_key(claim), "inner": dump_calls(calls)}) == 0:
                 raise lease_lost_error(claim)
 
@@ -407,7 +411,7 @@ class ToolCalls:
         """Record that the tool of a ``once`` call begins, before it does. Safe to repeat. Raises ``LeaseLost``: then
         the tool must not begin, because the claim was taken away as one that had not begun, and another worker may have
         the call."""
-        with self._database.statement() as connection:
+        with self.database.statement() as connection:
             if BEGIN_CALL.run(connection, build_held_key(claim)) == 0:
                 raise lease_lost_error(claim)
 
@@ -415,7 +419,7 @@ class ToolCalls:
         """Give a claim back so that another worker takes the call now. A ``once`` call can be given back as long as it
         has not begun. Raises ``LeaseLost``."""
         event = ev.CallReleased(position=claim.position, has_begun=has_begun)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
             return save_step(connection, loaded, apply_event(loaded.run, event))
 
@@ -489,7 +493,7 @@ def _build_output(claim: CallClaim, settlement: Settlement) -> StepOutput:
         events=[build_started_event(claim), _build_completed_event(claim, settlement)] if is_known else [],
         written_calls=frozenset({claim.position}),
         documents=[
-            {"session_pk": claim.session_pk, "key": key, "body": canonical_json(value)}
+            {"session_pk": claim.session_pk, "key": key, "body": dump_canonical_json(value)}
             for key, value in settlement.session_updates.items()
             if value is not None
         ],

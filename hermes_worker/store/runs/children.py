@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import usd_of
+from hermes_worker.core.budget import to_usd
 from hermes_worker.core.delegation import ChildOutcome
 from hermes_worker.core.messages import Role
 from hermes_worker.core.notices import STOPPED_ANSWER
@@ -384,7 +384,7 @@ def load_outcomes(connection: Connection, parent: ParentCall) -> list[ChildOutco
 
 
 def _build_outcome(connection: Connection, row: _EndedChild, calls: Sequence[_TracedCall]) -> ChildOutcome:
-    summary = _message_text(row.output_body) if row.output_body else ""
+    summary = _read_message_text(row.output_body) if row.output_body else ""
     if not summary and row.iteration:
         summary = _load_last_words(connection, row)
     return ChildOutcome(
@@ -400,7 +400,7 @@ def _build_outcome(connection: Connection, row: _EndedChild, calls: Sequence[_Tr
         error=row.failure_message,
         tools=[(call.name, call.status) for call in calls],
         files=_list_written_files(connection, row, calls),
-        cost_usd=None if row.cost_status in (None, "unknown") else float(usd_of(row.cost_nano_usd)),
+        cost_usd=None if row.cost_status in (None, "unknown") else float(to_usd(row.cost_nano_usd)),
     )
 
 
@@ -435,11 +435,11 @@ def _find_argument(call: Mapping[str, Any], name: str) -> str | None:
 def _load_last_words(connection: Connection, row: _EndedChild) -> str:
     """The last text that a child without an answer wrote: the only trace of its work beside its tool calls."""
     bodies = connection.execute(_WORDS, {"session": row.session_pk, "run": row.pk}).scalars()
-    texts = (_message_text(body) for body in bodies)
+    texts = (_read_message_text(body) for body in bodies)
     return next((text for text in texts if text and text != STOPPED_ANSWER), "")
 
 
-def _message_text(body: str) -> str:
+def _read_message_text(body: str) -> str:
     content = json.loads(body).get("content")
     return content if isinstance(content, str) else ""
 

@@ -16,7 +16,7 @@ from hermes_worker.core.messages import Role
 from hermes_worker.core.recovery_state import dump_recovery_state, parse_recovery_state
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.run_events import RunEventName
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.rows import CALL_OF_WAIT, Hint, load_messages
 from hermes_worker.store.runs.runs import find_run, session_is
@@ -70,20 +70,17 @@ _ANSWERED = (
 )
 
 
-class ClientCalls:
+class ClientCalls(RowStore):
     """The client calls in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_handovers(self, run_id: str) -> Handovers:
         """Load the calls that the client of a run is to execute. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return load_handovers(connection, find_run(connection, run_id))
 
     def load_results(self, run_id: str, calls: Iterable[ClientCall]) -> dict[int, str]:
         """Load the results that clients brought for calls, by the numbers of their waits. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             session_pk = _find_session(connection, find_run(connection, run_id))
             found = {}
             for call in calls:
@@ -98,7 +95,7 @@ class ClientCalls:
         """Settle calls with what their client brought, by the numbers of their waits: all of them, or none.
         ``forced_tools``: see ``RunRequest``, for the part of the run that begins. Raises ``RunNotFound``,
         ``NotWaiting``, and ``NothingAsked`` when one of them is settled already."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             pk = find_run(connection, run_id)
             hints: list[Hint] = []
             for wait_id in sorted(results):
@@ -115,14 +112,13 @@ class ClientCalls:
             .join(sessions, sessions.c.tools_hash == blobs.c.hash)
             .where(session_is(tenant, source, reference))
         )
-        with self._database.read() as connection:
-            found = connection.execute(wanted).scalar()
+        found = self.database.select(wanted).scalar()
         return None if found is None else str(found)
 
     def load_run_tools(self, run_id: str) -> str:
         """Load the tool definitions of the session of a run. Raises ``RunNotFound``."""
         wanted = sa.select(blobs.c.body).join(sessions, sessions.c.tools_hash == blobs.c.hash)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             session_pk = _find_session(connection, find_run(connection, run_id))
             return str(connection.execute(wanted.where(sessions.c.pk == session_pk)).scalar_one())
 

@@ -14,7 +14,7 @@ from hermes_worker.core.run import Halt, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply_event
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.rows import Hint, LoadedRun, ParentCall, lock_run
 from hermes_worker.store.runs import steering
 from hermes_worker.store.runs.chains import is_any_caused_open, is_halted, pause_caused, resume_caused
@@ -41,11 +41,8 @@ class NothingToSay(HermesError):
     """The text is empty, or longer than ``STEER_CHARS_MAX``."""
 
 
-class Control:
+class Control(RowStore):
     """Pauses, resumes and steers the runs in one database. Thread-safe; everything is idempotent but ``steer``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def pause(self, run_id: str, *, by: str | None = None) -> RunStatus:
         """Begin nothing new in a run and in everything it caused; what is in flight ends as it would. Returns the run's
@@ -56,12 +53,12 @@ class Control:
         for a run that has ended is ``paused`` while something goes on that it caused. Raises ``RunNotFound`` and
         ``NotAtWork``.
         """
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = _lock_at_work(connection, run_id, is_enough=lambda pk: is_any_caused_open(connection, pk))
             status = _pause(connection, loaded, by)
             record_action(connection, Act.RUN_PAUSE, run_id, before={"status": loaded.run.status.value})
         for pk in self._iterate_caused(loaded.pk):
-            with self._database.write() as connection:
+            with self.database.write() as connection:
                 below = _lock_caused(connection, pk)
                 if below is not None:
                     _pause(connection, below, by)
@@ -70,12 +67,12 @@ class Control:
     def resume(self, run_id: str, *, by: str | None = None) -> tuple[RunStatus, list[Hint]]:
         """Let a run, and everything it caused, go on where they were. The status returned for a run that has ended is
         ``running`` when it was paused. Raises ``RunNotFound`` and ``NotAtWork``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = _lock_at_work(connection, run_id, is_enough=lambda pk: is_halted(connection, pk, Halt.PAUSED))
             status, hints = _resume(connection, loaded, by)
             record_action(connection, Act.RUN_RESUME, run_id, before={"status": loaded.run.status.value})
         for pk in self._iterate_caused(loaded.pk):
-            with self._database.write() as connection:
+            with self.database.write() as connection:
                 below = _lock_caused(connection, pk)
                 if below is not None:
                     hints += _resume(connection, below, by)[1]
@@ -88,7 +85,7 @@ class Control:
         waiting = [run_pk]
         while waiting:
             cause = waiting.pop()
-            with self._database.read() as connection:
+            with self.database.read() as connection:
                 found = [*list_begun_children(connection, cause), *list_caused_runs(connection, cause)]
             yield from found
             waiting += found
@@ -100,7 +97,7 @@ class Control:
             raise NothingToSay("there is nothing to say: the text is empty")
         if len(text) > STEER_CHARS_MAX:
             raise NothingToSay(f"the text has more than {STEER_CHARS_MAX} characters")
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = _lock_at_work(connection, run_id)
             if _lock_session(connection, loaded)[0] != loaded.pk:
                 raise NotAtWork(f"run {run_id!r} has not begun; it waits for the active run of its session")

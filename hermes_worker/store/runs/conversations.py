@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.messages import Message
 from hermes_worker.core.run import TERMINAL, RunStatus
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.rows import load_messages
 from hermes_worker.store.tables import runs, sessions
@@ -42,11 +42,8 @@ _NEWEST = (
 )
 
 
-class Conversations:
+class Conversations(RowStore):
     """Read models over one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def find_ends(self, tenant: str, source: str, names: Sequence[str]) -> dict[str, ConversationEnd | None]:
         """Find the sessions among ``names`` that exist; the value is ``None`` for a session with a run at work."""
@@ -62,13 +59,12 @@ class Conversations:
             .join(runs, runs.c.pk == _NEWEST)
             .where(sessions.c.tenant == tenant, sessions.c.source == source, sessions.c.name.in_(names))
         )
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(wanted), _EndRow)
+        rows = fetch_rows(self.database.select(wanted), _EndRow)
         return {row.name: _to_end(row) for row in rows}
 
     def load_messages(self, end: ConversationEnd) -> list[Message]:
         """Load all messages of the conversation up to its end."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return load_messages(connection, end.session_pk, 1, end.message_seq)
 
 

@@ -227,7 +227,7 @@ def _write_end(connection: Connection, pk: int, event: ev.RunBroken, lost: Spent
             finished_at=db_now(),
             updated_at=db_now(),
             place=LEFT_PLACE,
-            **_unknown_attempt_columns(lost),
+            **_build_unknown_attempt_columns(lost),
         )
         .returning(
             runs.c.run_id,
@@ -270,7 +270,7 @@ _IS_ASKED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesc
 _MAY_HAVE_ACTED = (tool_calls.c.status == CallStatus.RUNNING.value) & (sa.func.coalesce(tool_calls.c.asks, 0) == 0)
 
 
-def _unknown_attempt_columns(lost: Spent) -> dict[str, object]:
+def _build_unknown_attempt_columns(lost: Spent) -> dict[str, object]:
     """The columns of a run that book an attempt of unknown outcome."""
     if lost.cost is None:
         return {}

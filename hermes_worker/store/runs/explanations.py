@@ -25,7 +25,7 @@ from hermes_worker.core.fair_share import FleetPlace
 from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.run import WaitKind
 from hermes_worker.core.status_reason import MODEL_QUEUE, StandingFacts
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import Database, RowStore
 from hermes_worker.store.engine.prepared import fetch_one, fetch_rows
 from hermes_worker.store.rows import CALL_OF_WAIT
 from hermes_worker.store.runs.admission import explain_held
@@ -140,17 +140,14 @@ _QUESTIONS = _WAITS.where(waits.c.kind != WaitKind.TASK.value)
 _TASKS = _WAITS.where(tool_calls.c.waits_for == WaitKind.TASK.value, waits.c.kind == WaitKind.TASK.value)
 
 
-class Explanations:
+class Explanations(RowStore):
     """Says why the runs of one database are where they are. Thread-safe; reads only."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def explain_run(self, run_id: str) -> Explanation:
         """Explain why a run is where it is. Raises ``RunNotFound``, ``UnavailableError``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             pk, seen = load_facts(connection, run_id)
-            return explain_run(_load_facts(self._database, connection, pk, run_id, seen))
+            return explain_run(_load_facts(self.database, connection, pk, run_id, seen))
 
 
 def _load_facts(database: Database, connection: Connection, pk: int, run_id: str, seen: StandingFacts) -> RunFacts:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import usd_of
+from hermes_worker.core.budget import to_usd
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.run_views import ChildView, RefusalView
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.engine.sealing import may_contain
 from hermes_worker.store.runs.runs import find_run
@@ -93,29 +93,26 @@ _COMPLETED = (
 _POSITIONS = sa.select(runs.c.pk, runs.c.event_seq).join(BELOW, BELOW.c.pk == runs.c.pk)
 
 
-class Families:
+class Families(RowStore):
     """Reads what runs delegated. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def list_children(self, run_id: str) -> list[ChildView]:
         """The children of a run, oldest first, at most ``CHILDREN_SHOWN_MAX``. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             rows = fetch_rows(connection.execute(_CHILDREN, {"run": find_run(connection, run_id)}), _ChildRow)
         return [_to_child_view(row) for row in rows]
 
     def list_refusals(self, run_id: str) -> list[RefusalView]:
         """Calls of runs below that were not allowed, oldest first, at most ``_REFUSALS_SHOWN_MAX``. Raises
         ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             rows = _load_first_refusals(connection, find_run(connection, run_id))
         return [_to_refusal_view(_RefusalRow(run_id=row.run_id, seq=row.seq, data=row.data)) for row in rows]
 
     def load_news(self, run_id: str, told: Mapping[int, int]) -> FamilyNews:
         """Load the children of a run, and the calls refused since ``told``, which is empty at first and then the
         ``told`` of the last news. Events of runs in which nothing happened are not read. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             pk = {"run": find_run(connection, run_id)}
             children = [_to_child_view(row) for row in fetch_rows(connection.execute(_CHILDREN, pk), _ChildRow)]
             if not children:
@@ -166,13 +163,13 @@ def _to_child_view(row: _ChildRow) -> ChildView:
         run_id=row.run_id,
         index=row.child_index,
         status=RunStatus(row.status),
-        goal=_first_line_of(json.loads(row.spec).get("input")),
-        cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
+        goal=_read_first_line(json.loads(row.spec).get("input")),
+        cost_usd=to_usd(row.cost_nano_usd) if row.cost_status else None,
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,
     )
 
 
-def _first_line_of(said: object) -> str:
+def _read_first_line(said: object) -> str:
     return said.strip().partition("\n")[0] if isinstance(said, str) else ""
 
 

@@ -26,7 +26,7 @@ from hermes_worker.core.limits import (
     take_token,
 )
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, FactCache, db_now
+from hermes_worker.store.engine.database import Database, FactCache, RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_one, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.sharing import FLEET, PLACES
@@ -221,23 +221,18 @@ def add_spending(connection: Connection, spent: Mapping[Owner, Spending], now: f
     connection.execute(sa.update(spending).where(this).values(**more), given)
 
 
-class TenantLimits:
+class TenantLimits(RowStore):
     """Reads and sets limits, weights and the places of the fleet. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def list_limits(self, tenant: str) -> Sequence[LimitView]:
         """List the limits of a tenant and of its API keys."""
         wanted = sa.select(limits.c.key_id, limits.c.name, limits.c.value, limits.c.waits)
-        with self._database.read() as connection:
-            rows = connection.execute(wanted.where(limits.c.tenant == tenant).order_by(limits.c.key_id, limits.c.name))
-            return [LimitView(*row) for row in rows]
+        rows = self.database.select(wanted.where(limits.c.tenant == tenant).order_by(limits.c.key_id, limits.c.name))
+        return [LimitView(*row) for row in rows]
 
     def load_weight(self, tenant: str) -> float:
-        with self._database.read() as connection:
-            found = connection.execute(sa.select(tenant_shares.c.weight).where(tenant_shares.c.tenant == tenant))
-            return float(found.scalar() or 1.0)
+        found = self.database.select(sa.select(tenant_shares.c.weight).where(tenant_shares.c.tenant == tenant))
+        return float(found.scalar() or 1.0)
 
     def set_limit(self, tenant: str, limit: Limit, *, key_id: str = "") -> None:
         self._write_limit(tenant, key_id, limit.name.value, limit.value, waits=limit.waits)
@@ -249,14 +244,14 @@ class TenantLimits:
             {"tenant": tenant, "key_id": key_id, "name": each.name.value, "value": each.value, "waits": int(each.waits)}
             for each in sorted(wanted, key=lambda each: each.name)
         ]
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             gone = connection.execute(sa.delete(limits).where(this).returning(*select_columns(limits, _SetLimit)))
             before: dict[str, object] = {row.name: row.value for row in fetch_rows(gone, _SetLimit)}
             if rows:
                 connection.execute(sa.insert(limits), rows)
             after = {str(row["name"]): row["value"] for row in rows}
             record_action(connection, Act.LIMIT_SET, key_id or tenant, tenant=tenant, before=before, after=after)
-        self._database.remembered.forget()
+        self.database.remembered.forget()
 
     def unset_limit(self, tenant: str, name: LimitName, *, key_id: str = "") -> None:
         """Remove a limit. Idempotent."""
@@ -267,7 +262,7 @@ class TenantLimits:
         self._write_limit(FLEET, "", PLACES, places)
 
     def set_weight(self, tenant: str, weight: float) -> None:
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             connection.execute(build_insert_ignoring(connection, tenant_shares).values(tenant=tenant))
             this = tenant_shares.c.tenant == tenant
             before = connection.execute(sa.select(tenant_shares.c.weight).where(this).with_for_update()).scalar_one()
@@ -277,7 +272,7 @@ class TenantLimits:
 
     def _write_limit(self, tenant: str, key_id: str, name: str, value: int | None, *, waits: bool = False) -> None:
         this = (limits.c.tenant == tenant) & (limits.c.key_id == key_id) & (limits.c.name == name)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             before = connection.execute(sa.delete(limits).where(this).returning(limits.c.value)).scalar()
             if value is not None:
                 values = {"tenant": tenant, "key_id": key_id, "name": name, "value": value, "waits": int(waits)}
@@ -285,4 +280,4 @@ class TenantLimits:
             facts = {"before": {name: before}, "after": {name: value, "waits": waits}}
             owner = None if tenant == FLEET else tenant
             record_action(connection, Act.LIMIT_SET, key_id or tenant, tenant=owner, **facts)
-        self._database.remembered.forget()
+        self.database.remembered.forget()

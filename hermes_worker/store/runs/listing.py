@@ -20,11 +20,12 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import TERMINAL, RunKind, RunStatus
-from hermes_worker.core.run_views import RunView
+from hermes_worker.core.run_views import RunView, UndeliveredView
 from hermes_worker.core.search_queries import parse_query
 from hermes_worker.core.spec import SPECIFIED, BeganWith, RunNotes, RunSpec
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
+from hermes_worker.store.outbox.undelivered import list_undelivered
 from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.prefixes import load_system_prompt
 from hermes_worker.store.runs.inputs import load_spec
@@ -108,27 +109,24 @@ class RunPage:
     """The row id below which the next page begins; ``None`` when this is the last page."""
 
 
-class Listing:
+class Listing(RowStore):
     """Lists the runs of one database. Thread-safe; reads only."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def list_page(
         self, wanted: RunFilter, *, limit: int = 50, below: int | None = None, before: str | None = None
     ) -> RunPage:
         """Load one page. ``below`` is the row id at which the page before ended, ``before`` the id of the run that
         ended it. Raises ``RunNotFound`` for an unknown ``before``, and ``UnavailableError``."""
-        return call_with_repair(self._database, partial(self._load_page, wanted, limit, below, before))
+        return call_with_repair(self.database, partial(self._load_page, wanted, limit, below, before))
 
     def _load_page(self, wanted: RunFilter, limit: int, below: int | None, before: str | None) -> RunPage:
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             if before is not None:
                 below = find_run(connection, before, wanted.tenant)
             if wanted.is_plain:
                 return _load_plain_page(connection, wanted, limit=limit, below=below)
             if wanted.text is not None:
-                is_indexed = is_searchable(self._database)
+                is_indexed = is_searchable(self.database)
                 found, next_below = _find_by_text(connection, wanted, limit=limit, below=below, is_indexed=is_indexed)
             else:
                 found, next_below = find_runs(connection, wanted, limit=limit, below=below)
@@ -136,9 +134,15 @@ class Listing:
             shown = load_views(connection, runs.c.pk.in_(pks), limit=limit) if pks else {}
             return RunPage(views=_complete_views(connection, shown), below=next_below)
 
+    def list_undelivered(self, run_id: str) -> Sequence[UndeliveredView]:
+        """List what a run said and did not arrive. Raises ``RunNotFound``."""
+        with self.database.read() as connection:
+            pk = find_run(connection, run_id)
+            return list_undelivered(connection, [pk]).get(pk, ())
+
     def load_notes(self, run_id: str) -> RunNotes:
         """Load the notes on a run. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             pk = find_run(connection, run_id)
             # A run whose input cannot be read is shown all the same.
             spec = _find_spec(connection, pk) or RunSpec(input="", model="")
@@ -342,16 +346,22 @@ _FROM = sa.select(runs.c.pk, runs.c.created_at).where(runs.c.pk >= sa.bindparam(
 
 
 def _complete_views(connection: Connection, shown: Mapping[int, tuple[RunView, int | None]]) -> list[RunView]:
-    """Add what stands in other rows (tags, the repeated run, how many were delegated) to the views, and keep their
-    order."""
+    """Add what stands in other rows (tags, the repeated run, how many were delegated, what did not arrive) to the
+    views, and keep their order."""
     if not shown:
         return []
     tags = load_tags(connection, list(shown))
     repeated = load_repeated(connection, [pk for pk, (_, repeats) in shown.items() if repeats is not None])
     count = sa.select(runs.c.root_pk, sa.func.count()).where(runs.c.root_pk.in_(shown), runs.c.parent_pk.is_not(None))
     delegated = {int(root): int(number) for root, number in connection.execute(count.group_by(runs.c.root_pk))}
+    undelivered = list_undelivered(connection, list(shown))
     return [
-        replace(view, tags=tags.get(pk, ()), retry_of=repeated.get(pk), delegated=delegated.get(pk, 0))
+        replace(
+            view.with_tags(tags.get(pk, ())),
+            retry_of=repeated.get(pk),
+            delegated=delegated.get(pk, 0),
+            undelivered=undelivered.get(pk, ()),
+        )
         for pk, (view, _) in shown.items()
     ]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import usd_of
+from hermes_worker.core.budget import to_usd
 from hermes_worker.core.compactions import select_visible
 from hermes_worker.core.deferred_tools import select_shown_definitions
 from hermes_worker.core.messages import Message
@@ -115,7 +115,7 @@ def _average_usage(row: RunRow) -> UsageSoFar:
         replies=row.iteration,
         output_tokens=row.output_tokens,
         tokens=int(row.tokens),
-        usd=usd_of(row.cost_nano_usd),
+        usd=to_usd(row.cost_nano_usd),
         cost_status=CostStatus.UNKNOWN if row.cost_status else None,
     )
 
@@ -126,11 +126,11 @@ def estimate_request_tokens(connection: Connection, session_pk: int, message_seq
     rows = load_messages(connection, session_pk, 1, message_seq)
     prompt = head.system_prompt or load_system_prompt(connection, session_pk)
     return estimate_tokens((prompt, select_shown_definitions(head.tools))) + estimate_tokens(
-        row.body for row in _visible_rows(rows)
+        row.body for row in _select_visible_rows(rows)
     )
 
 
-def _visible_rows(rows: list[Message]) -> list[Message]:
+def _select_visible_rows(rows: list[Message]) -> list[Message]:
     try:
         return list(select_visible(rows))
     except (ValueError, LookupError, TypeError):

@@ -186,7 +186,7 @@ def _build_run(child: NewChild, index: int, siblings: _Siblings, found: _ParentR
         "state_version": STATE_VERSION,
         "iterations_max": min(iterations_max, found.iterations_max) if siblings.has_budget else iterations_max,
         "attempts_max": found.attempts_max,
-        "deadline_at": _earlier_of(ends_at, found.now + child.spec.wall_s_max),
+        "deadline_at": _choose_earlier(ends_at, found.now + child.spec.wall_s_max),
         "idle_s_max": found.idle_s_max,
         "message_seq": int(begins),
         "hinted_at": found.now if begins else None,
@@ -195,7 +195,7 @@ def _build_run(child: NewChild, index: int, siblings: _Siblings, found: _ParentR
     }
 
 
-def _earlier_of(deadline_at: float | None, other: float) -> float:
+def _choose_earlier(deadline_at: float | None, other: float) -> float:
     return other if deadline_at is None else min(deadline_at, other)
 
 

@@ -92,7 +92,7 @@ def _open_sessions(connection: Connection, news: Sequence[NewRun]) -> dict[str |
     hashes = {tools: store_blob(connection, tools) for tools in sorted({new.tools for new in news})}
     rows = connection.execute(
         build_insert_ignoring(connection, sessions)
-        .values(created_at=db_now())
+        .values(created_at=db_now(), active_at=db_now())
         .returning(sessions.c.session_id, sessions.c.pk),
         [{"session_id": new.run_id, **build_session_values(new, hashes[new.tools])} for new in news],
     )

@@ -120,7 +120,7 @@ class _WaitingTenant(NamedTuple):
     tenant: str
 
 
-def _literal_text(text: str) -> sa.ColumnElement[str]:
+def _make_literal(text: str) -> sa.ColumnElement[str]:
     return sa.literal_column(f"'{text}'", sa.String)
 
 
@@ -144,7 +144,7 @@ _TENANTS_WAITING: Prepared[Nothing, _WaitingTenant] = Prepared(
 )
 _LIMITS: Prepared[_OfTenant, _LockedLimit] = Prepared(
     sa.select(*select_columns(limits, _LockedLimit))
-    .where(limits.c.tenant == sa.bindparam("tenant"), limits.c.name.in_([_literal_text(name) for name in _NAMES]))
+    .where(limits.c.tenant == sa.bindparam("tenant"), limits.c.name.in_([_make_literal(name) for name in _NAMES]))
     .order_by(limits.c.key_id, limits.c.name)
     .with_for_update(),
     takes=_OfTenant,
@@ -164,7 +164,7 @@ def _select_counted_calls() -> sa.CompoundSelect[Any]:
     calls in flight. Auxiliary calls count and never wait, because a tool waits for them."""
     tenant: sa.BindParameter[str] = sa.bindparam("tenant")
     pk: sa.BindParameter[int] = sa.bindparam("pk")
-    asks, in_flight, ended = map(_literal_text, (_ASKS, _IN_FLIGHT, _ENDED))
+    asks, in_flight, ended = map(_make_literal, (_ASKS, _IN_FLIGHT, _ENDED))
     what = sa.case((_is_in_flight, in_flight), else_=ended)
     nothing: Iterator[sa.Label[Any]] = (
         sa.literal_column("0").label(name) for name in ("tokens", "nano_usd", "iteration")
@@ -230,10 +230,9 @@ def require_permit(database: Database, loaded: LoadedRun, tenant: str) -> bool:
 def pass_permits_on(database: Database, tenant: str) -> list[Hint]:
     """Let parked calls of a tenant go on for which there is a permit now. Returns the hints to send. Call it after the
     end of a transaction that ended a call."""
-    with database.read() as connection:
-        is_any = sa.select(runs.c.pk).where(_has_permit, _is_waiting, runs.c.tenant == tenant).limit(1)
-        if connection.execute(is_any).first() is None:
-            return []
+    is_any = sa.select(runs.c.pk).where(_has_permit, _is_waiting, runs.c.tenant == tenant).limit(1)
+    if database.select(is_any).first() is None:
+        return []
     with database.write() as connection:
         known = _lock_limits(connection, tenant)
         calls = _load_calls(connection, tenant, known)

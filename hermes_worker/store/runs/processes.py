@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.delegation import explain_background_refusal
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.processes import BURST_MAX, BURST_S, OutputWatch
+from hermes_worker.core.processes import BURST_MAX, BURST_S, OutputWatch, ProcessRow
 from hermes_worker.core.run import RunStatus
 from hermes_worker.observe import log
-from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import fetch_rows
+from hermes_worker.store.engine.database import RowStore, db_now
+from hermes_worker.store.engine.prepared import fetch_rows, fetch_views, select_view_columns
 from hermes_worker.store.rows import Hint, load_record
 from hermes_worker.store.runs import continuations as background
 from hermes_worker.store.runs.budgets import create_tree_budget, lock_turns, promise_turn
@@ -60,45 +60,6 @@ class NewProcess:
     """A run of the session begins when one of these patterns stands in its output."""
 
 
-class ProcessRow(NamedTuple):
-    """A process as its session sees it."""
-
-    process_id: str
-    command: str
-    state: str
-    exit_code: int | None
-    has_terminal: int
-    started_at: float
-    ended_at: float | None
-    now: float
-
-
-class _DueRow(NamedTuple):
-    pk: int
-    process_id: str
-    session_pk: int
-    run_pk: int
-    tenant: str
-    workspace: str
-    command: str
-    state: str
-    exit_code: int | None
-    patterns: str | None
-    notifies: int
-    is_consumed: int
-    seen: int
-    told_at: float | None
-    strikes: int
-    suppressed: int
-    is_off: int
-    notices: int
-    started_at: float
-    ended_at: float | None
-    deadline_at: float
-    is_forsaken: int
-    now: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueProcess:
     """A process that is due for a look."""
@@ -114,7 +75,7 @@ class DueProcess:
     command: str
     state: str
     exit_code: int | None
-    patterns: tuple[str, ...]
+    patterns: Sequence[str] | None
     notifies: bool
     seen: int
     """Bytes of its output that were looked at."""
@@ -174,19 +135,23 @@ _SEES = (
     db_now().label("now"),
 )
 _DUE = processes.c.next_look_at <= db_now()
+_DUE_COLUMNS = (
+    *select_view_columns(processes, DueProcess),
+    *(processes.c[each.name].label(f"watch_{each.name}") for each in fields(OutputWatch)),
+    sessions.c.workspace,
+    sa.case((_WAS_LEFT, 1), else_=0).label("is_forsaken"),
+    db_now().label("now"),
+)
 
 
-class Processes:
+class Processes(RowStore):
     """The background processes in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def begin(self, claim: HeldCall, session_pk: int, new: NewProcess) -> str:
         """Insert the row of a process that is about to be started, under the claim of the call that starts it. Returns
         its id. Raises ``LeaseLost``, ``TooManyProcesses``."""
         process_id = f"proc_{secrets.token_hex(6)}"
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             lock_claimed_run(connection, claim)
             ours = sa.and_(processes.c.session_pk == session_pk, processes.c.state.in_(OPEN))
             running = connection.execute(sa.select(sa.func.count()).where(ours)).scalar_one()
@@ -221,67 +186,51 @@ class Processes:
     def mark_not_started(self, process_id: str) -> None:
         """Record that the process was not started and nothing is left of it. Idempotent."""
         this = sa.and_(processes.c.process_id == process_id, processes.c.state == "starting")
-        with self._database.write() as connection:
-            connection.execute(sa.delete(processes).where(this))
+        self.database.execute(sa.delete(processes).where(this))
 
     def list_of_session(self, session_pk: int) -> list[ProcessRow]:
         """List the last hundred processes that the session started, in order."""
         wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.state != "forgotten")
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(wanted.order_by(processes.c.pk.desc()).limit(100)), ProcessRow)
+        rows = fetch_rows(self.database.select(wanted.order_by(processes.c.pk.desc()).limit(100)), ProcessRow)
         return rows[::-1]
 
     def find(self, session_pk: int, process_id: str) -> ProcessRow | None:
         wanted = sa.select(*_SEES).where(processes.c.session_pk == session_pk, processes.c.process_id == process_id)
-        with self._database.read() as connection:
-            found = fetch_rows(connection.execute(wanted), ProcessRow)
+        found = fetch_rows(self.database.select(wanted), ProcessRow)
         return found[0] if found else None
 
     def mark_consumed(self, process_id: str, state: str, exit_code: int | None) -> None:
         """Record that the session has seen the end of the process, so that no run begins to report it. Idempotent."""
         this = sa.and_(processes.c.process_id == process_id, processes.c.is_consumed == 0)
         is_open = processes.c.state.in_(OPEN)
-        with self._database.write() as connection:
-            connection.execute(
-                sa.update(processes)
-                .where(this)
-                .values(
-                    is_consumed=1,
-                    state=sa.case((is_open, state), else_=processes.c.state),
-                    exit_code=sa.case((is_open, exit_code), else_=processes.c.exit_code),
-                    ended_at=sa.func.coalesce(processes.c.ended_at, db_now()),
-                )
+        self.database.execute(
+            sa.update(processes)
+            .where(this)
+            .values(
+                is_consumed=1,
+                state=sa.case((is_open, state), else_=processes.c.state),
+                exit_code=sa.case((is_open, exit_code), else_=processes.c.exit_code),
+                ended_at=sa.func.coalesce(processes.c.ended_at, db_now()),
             )
+        )
 
     def claim_due(self, most: int = 20) -> list[DueProcess]:
         """Claim the processes that are due for a look. No other worker gets them for a minute."""
-        with self._database.read() as connection:
-            if connection.execute(sa.select(processes.c.pk).where(_DUE).limit(1)).first() is None:
-                return []
-        with self._database.write() as connection:
+        if self.database.select(sa.select(processes.c.pk).where(_DUE).limit(1)).first() is None:
+            return []
+        with self.database.write() as connection:
             some = sa.select(processes.c.pk).where(_DUE).order_by(processes.c.next_look_at).limit(most)
             pks = list(connection.execute(some.with_for_update(skip_locked=True)).scalars())
             these = processes.c.pk.in_(pks)
             connection.execute(sa.update(processes).where(these).values(next_look_at=db_now() + _LOOK_S))
-            columns = [
-                sa.case((_WAS_LEFT, 1), else_=0).label(name)
-                if name == "is_forsaken"
-                else db_now().label(name)
-                if name == "now"
-                else sessions.c.workspace
-                if name == "workspace"
-                else processes.c[name]
-                for name in _DueRow._fields
-            ]
-            wanted = sa.select(*columns).join(sessions, sessions.c.pk == processes.c.session_pk)
+            wanted = sa.select(*_DUE_COLUMNS).join(sessions, sessions.c.pk == processes.c.session_pk)
             wanted = wanted.join(runs, runs.c.pk == processes.c.run_pk).where(these).order_by(processes.c.pk)
-            return [_to_due_process(row) for row in fetch_rows(connection.execute(wanted), _DueRow)]
+            return fetch_views(connection.execute(wanted), DueProcess, patterns=json.loads)
 
     def is_flooded(self) -> bool:
         """Whether as many runs as allowed began within a short time because of what processes wrote."""
         lately = processes.c.told_at > db_now() - BURST_S
-        with self._database.read() as connection:
-            return connection.execute(sa.select(sa.func.count()).where(lately)).scalar_one() >= BURST_MAX
+        return int(self.database.select(sa.select(sa.func.count()).where(lately)).scalar_one()) >= BURST_MAX
 
     def record_look(self, due: DueProcess, found: ProcessReading, *, turns_max: int) -> tuple[bool, list[Hint]]:
         """Write what a look found, and begin the run that reports it, in one transaction; so that run begins exactly
@@ -292,7 +241,7 @@ class Processes:
         that began without a person's request. Idempotent.
         """
         try:
-            with self._database.write() as connection:
+            with self.database.write() as connection:
                 # The chain is locked first, as in a deletion of the chain.
                 root_pk = background.lock_chain(connection, due.run_pk) if found.told is not None else None
                 if not _write_look(connection, due, found):
@@ -305,20 +254,17 @@ class Processes:
 
     def postpone_look(self, due: DueProcess, after_s: float) -> None:
         """Postpone the next look by ``after_s`` seconds, because nothing could be seen now."""
-        with self._database.write() as connection:
-            again = sa.update(processes).where(processes.c.pk == due.pk, processes.c.next_look_at.is_not(None))
-            connection.execute(again.values(next_look_at=db_now() + after_s))
+        again = sa.update(processes).where(processes.c.pk == due.pk, processes.c.next_look_at.is_not(None))
+        self.database.execute(again.values(next_look_at=db_now() + after_s))
 
     def find_known(self, names: Collection[str]) -> set[str]:
         """Return the process ids among ``names`` that have a row."""
-        with self._database.read() as connection:
-            wanted = sa.select(processes.c.process_id).where(processes.c.process_id.in_(names))
-            return set(connection.execute(wanted).scalars())
+        wanted = sa.select(processes.c.process_id).where(processes.c.process_id.in_(names))
+        return set(self.database.select(wanted).scalars())
 
     def _move(self, process_id: str, before: str, *, state: str) -> None:
-        with self._database.write() as connection:
-            this = sa.and_(processes.c.process_id == process_id, processes.c.state == before)
-            connection.execute(sa.update(processes).where(this).values(state=state))
+        this = sa.and_(processes.c.process_id == process_id, processes.c.state == before)
+        self.database.execute(sa.update(processes).where(this).values(state=state))
 
 
 class _MustWait(Exception):
@@ -373,27 +319,3 @@ def _begin_report(connection: Connection, due: DueProcess, root_pk: int, text: s
     if not turn.is_next:
         return []
     return list(begin_run(connection, turn.session_pk, turn.run_pk, turn.run_id, turn.message_seq, turn.place))
-
-
-def _to_due_process(row: _DueRow) -> DueProcess:
-    return DueProcess(
-        pk=row.pk,
-        process_id=row.process_id,
-        session_pk=row.session_pk,
-        run_pk=row.run_pk,
-        tenant=row.tenant,
-        workspace=row.workspace,
-        command=row.command,
-        state=row.state,
-        exit_code=row.exit_code,
-        patterns=tuple(json.loads(row.patterns)) if row.patterns else (),
-        notifies=bool(row.notifies),
-        seen=row.seen,
-        watch=OutputWatch(told_at=row.told_at, strikes=row.strikes, suppressed=row.suppressed, is_off=bool(row.is_off)),
-        notices=row.notices,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        is_consumed=bool(row.is_consumed),
-        is_forsaken=bool(row.is_forsaken),
-        now=row.now,
-    )

@@ -21,8 +21,7 @@ def load_progress(database: Database, run_id: str) -> RunProgress:
         .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
         .limit(_CALLS_MAX)
     )
-    with database.read() as connection:
-        found = connection.execute(wanted).all()
+    found = database.select(wanted).all()
     if not found:
         return RunProgress()
     calls = [CallSign(name, CallStatus(status)) for _, name, status in reversed(found) if name is not None]

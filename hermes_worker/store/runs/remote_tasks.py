@@ -24,7 +24,7 @@ from hermes_worker.core.remote_tasks import RemoteTask
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import SETTLED, CallStatus, WaitKind
 from hermes_worker.core.step import apply_event
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.rows import CALL_OF_WAIT, Hint
 from hermes_worker.store.runs.call_claims import lock_claimed_run
@@ -53,23 +53,19 @@ class _AbandonedRow(NamedTuple):
     status: str
 
 
-class RemoteTasks:
+class RemoteTasks(RowStore):
     """The tasks of one database. Thread-safe; every method raises ``UnavailableError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def find_task(self, claim: CallClaim) -> RemoteTask | None:
         """Find the task of a claimed call; ``None`` when it has none. Raises ``ValueError``, ``TypeError`` for a row
         that makes no sense."""
-        with self._database.read() as connection:
-            text = connection.execute(sa.select(waits.c.request).where(*_is_task_of(claim))).scalar()
+        text = self.database.select(sa.select(waits.c.request).where(*_is_task_of(claim))).scalar()
         return None if text is None else RemoteTask.from_json(text)
 
     def park(self, claim: CallClaim, task: RemoteTask) -> list[Hint]:
         """Let a claimed call wait until its task is to be looked at again, and give the claim up. Safe to repeat: the
         second time the token is gone. Raises ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
             after = apply_event(loaded.run, ev.CallParked(position=claim.position, waits_for=WaitKind.TASK))
             _upsert_task(connection, claim, task, waits_s=task.interval_s)
@@ -79,7 +75,7 @@ class RemoteTasks:
 
     def ask(self, claim: CallClaim, task: RemoteTask, question: Question) -> list[Hint]:
         """Let a claimed call wait for a person's answer, which its task needs. Raises ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
             after = apply_event(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
             _upsert_task(connection, claim, task, waits_s=None)
@@ -101,8 +97,7 @@ class RemoteTasks:
             .order_by(waits.c.pk)
             .limit(most)
         )
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(wanted), _AbandonedRow)
+        rows = fetch_rows(self.database.select(wanted), _AbandonedRow)
         return [
             AbandonedTask(
                 wait_id=row.pk,
@@ -114,12 +109,11 @@ class RemoteTasks:
 
     def close(self, wait_id: int, outcome: str) -> None:
         """Close the row of a task whose call is over and whose server was told. Idempotent."""
-        with self._database.statement() as connection:
-            connection.execute(
-                sa.update(waits)
-                .where(waits.c.pk == wait_id, _IS_TASK, waits.c.closed_at.is_(None))
-                .values(closed_at=db_now(), outcome=outcome)
-            )
+        self.database.execute(
+            sa.update(waits)
+            .where(waits.c.pk == wait_id, _IS_TASK, waits.c.closed_at.is_(None))
+            .values(closed_at=db_now(), outcome=outcome)
+        )
 
 
 def _is_task_of(claim: CallClaim) -> tuple[sa.ColumnElement[bool], ...]:

@@ -85,8 +85,7 @@ class Responses:
     def is_deleted(self, run_id: str) -> bool:
         """Whether its caller deleted it as a response."""
         wanted = sa.select(deleted_responses.c.run_pk).join(runs, runs.c.pk == deleted_responses.c.run_pk)
-        with self._database.read() as connection:
-            return connection.execute(wanted.where(runs.c.run_id == run_id)).first() is not None
+        return self._database.select(wanted.where(runs.c.run_id == run_id)).first() is not None
 
     def delete(self, run_id: str) -> None:
         """Mark the run as deleted as a response; it stays a run. Idempotent. Raises ``RunNotFound``."""

@@ -22,7 +22,7 @@ from hermes_worker.core.budget import Amounts, Dimension, is_wall_spent
 from hermes_worker.core.effects import Effect, Iterate, Prepare, TurnEffect
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost, UnavailableError
 from hermes_worker.core.fair_share import FleetPlace
-from hermes_worker.core.messages import Message, ModelReply, Role, Usage, build_assistant_body, canonical_json
+from hermes_worker.core.messages import Message, ModelReply, Role, Usage, build_assistant_body, dump_canonical_json
 from hermes_worker.core.pricing import (
     NOTHING_SPENT,
     Cost,
@@ -50,7 +50,7 @@ from hermes_worker.store.clock import is_clock_trusted
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import Prepared, fetch_row, select_columns
 from hermes_worker.store.prefixes import load_system_prompt
-from hermes_worker.store.rewinds import Rewind, made_by, record_rewind
+from hermes_worker.store.rewinds import Rewind, match_calls_of, record_rewind
 from hermes_worker.store.row_keys import SessionKey
 from hermes_worker.store.rows import (
     RUN_COLUMNS,
@@ -455,7 +455,8 @@ class Runs:
                 written = ()
             connection.execute(sa.update(runs).where(runs.c.pk == loaded.pk).values(prepares=None))
             rows: list[DocumentRow] = [
-                {"session_pk": loaded.session_pk, "key": key, "body": canonical_json(value)} for key, value in written
+                {"session_pk": loaded.session_pk, "key": key, "body": dump_canonical_json(value)}
+                for key, value in written
             ]
             return save_step(
                 connection,
@@ -577,10 +578,10 @@ class Runs:
         ``LeaseLost`` when the claim was taken away."""
         event = reading if isinstance(reading, ev.ModelReplied) else ev.ModelReplied(calls=tuple(reading))
 
-        def additions(loaded: LoadedRun) -> StepOutput:
+        def build_additions(loaded: LoadedRun) -> StepOutput:
             return replace(_build_reply_output(loaded, reply, event), cost=cost)
 
-        return self._finish_iteration(claim, event, additions)
+        return self._finish_iteration(claim, event, build_additions)
 
     def commit_discarded_reply(
         self, claim: IterationClaim, event: ev.AskedAgain | ev.ModelFailed, reply: ModelReply, cost: Cost | None = None
@@ -588,13 +589,13 @@ class Runs:
         """Write what follows from a reply that is not stored, and its cost, and give the claim up. Raises
         ``LeaseLost``."""
 
-        def additions(loaded: LoadedRun) -> StepOutput:
+        def build_additions(loaded: LoadedRun) -> StepOutput:
             data = {"iteration": loaded.run.iteration + 1, "finish_reason": reply.finish_reason}
             discarded = [RunEvent(name=RunEventName.REPLY_DISCARDED, data=data)]
             is_asked_again = isinstance(event, ev.AskedAgain) and loaded.run.status is not RunStatus.STOPPING
             return StepOutput(events=discarded if is_asked_again else (), usage=reply.usage, cost=cost)
 
-        return self._finish_iteration(claim, event, additions)
+        return self._finish_iteration(claim, event, build_additions)
 
     def commit_compaction(
         self, claim: IterationClaim, event: ev.AskedAgain, compaction: CompactionRow, cost: Cost | None = None
@@ -609,7 +610,7 @@ class Runs:
         """Write a compaction that a person asked for, and its cost, as the answer of a run that asked for nothing else.
         Raises ``LeaseLost``."""
 
-        def additions(loaded: LoadedRun) -> StepOutput:
+        def build_additions(loaded: LoadedRun) -> StepOutput:
             added = _build_compaction_output(compaction, cost, loaded)
             if not added.messages:
                 return added
@@ -618,7 +619,7 @@ class Runs:
             told = added.events if compaction.rows else ()
             return replace(added, events=[*told, answered], output_seq=added.message_seq)
 
-        return self._finish_iteration(claim, ev.ModelReplied(), additions)
+        return self._finish_iteration(claim, ev.ModelReplied(), build_additions)
 
     def commit_failure(
         self,
@@ -728,23 +729,21 @@ class Runs:
         if not run_ids:
             return set()
         over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
-        with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.status.in_(over))
-            )
-            return set(rows.scalars())
+        rows = self._database.select(
+            sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.status.in_(over))
+        )
+        return set(rows.scalars())
 
     def load_nudged(self, run_ids: Collection[str]) -> NudgedRuns:
         """Load the state of runs that nudges named."""
         over = [RunStatus.STOPPING.value, *(status.value for status in TERMINAL)]
-        with self._database.read() as connection:
-            rows = connection.execute(
-                sa.select(
-                    runs.c.run_id,
-                    runs.c.status.in_(over).label("is_over"),
-                    (runs.c.watched_until > db_now()).label("is_watched"),
-                ).where(runs.c.run_id.in_(run_ids))
-            ).all()
+        rows = self._database.select(
+            sa.select(
+                runs.c.run_id,
+                runs.c.status.in_(over).label("is_over"),
+                (runs.c.watched_until > db_now()).label("is_watched"),
+            ).where(runs.c.run_id.in_(run_ids))
+        ).all()
         return NudgedRuns(
             stopping=frozenset(run_id for run_id, is_over, _ in rows if is_over),
             watched=frozenset(run_id for run_id, _, is_watched in rows if is_watched),
@@ -759,16 +758,15 @@ class Runs:
         """Record for many runs, in one statement, that clients follow their streams for the next ``for_s`` seconds."""
         if not run_ids:
             return
-        with self._database.statement() as connection:
-            connection.execute(
-                sa.update(runs)
-                .where(
-                    runs.c.run_id.in_(run_ids),
-                    runs.c.status.not_in([s.value for s in TERMINAL]),
-                    runs.c.watched_until < db_now() + for_s,
-                )
-                .values(watched_until=db_now() + for_s)
+        self._database.execute(
+            sa.update(runs)
+            .where(
+                runs.c.run_id.in_(run_ids),
+                runs.c.status.not_in([s.value for s in TERMINAL]),
+                runs.c.watched_until < db_now() + for_s,
             )
+            .values(watched_until=db_now() + for_s)
+        )
 
 
 def _is_open_to(connection: Connection, pk: int, effect: Effect, owner: int) -> bool:
@@ -985,7 +983,7 @@ def build_submission_values(new: NewRun) -> dict[str, object]:
         "has_output_schema": int(spec.output_schema is not None),
         "memory": dump_recovery_state(RecoveryState(forced_tools=tuple(spec.forced_tools))),
         "artifacts": 1 if spec.artifacts else None,
-        "overrides": canonical_json(dict(spec.overrides)) if spec.overrides else None,
+        "overrides": dump_canonical_json(dict(spec.overrides)) if spec.overrides else None,
         "iterations_max": spec.iterations_max,
         "attempts_max": spec.attempts_max,
         "idle_s_max": spec.idle_s_max,
@@ -999,7 +997,7 @@ def insert_run(connection: Connection, new: NewRun) -> tuple[int, Created]:
     session_pk, active, message_seq, prepares = _open_session(connection, run_id, new)
     spec = new.spec
     if new.retry_of is not None:
-        record_rewind(connection, session_pk, Rewind(calls=made_by(new.retry_of)))
+        record_rewind(connection, session_pk, Rewind(calls=match_calls_of(new.retry_of)))
     is_free, is_shared = active is None and not new.is_held, sharing.is_shared(connection)
     inserted = connection.execute(
         sa.insert(runs)
@@ -1150,7 +1148,7 @@ def _open_session(connection: Connection, run_id: str, new: NewRun) -> tuple[int
         tools_hash = store_blob(connection, new.tools)
         inserted = connection.execute(
             build_insert_ignoring(connection, sessions)
-            .values(**build_session_values(new, tools_hash), session_id=run_id, created_at=db_now())
+            .values(**build_session_values(new, tools_hash), session_id=run_id, created_at=db_now(), active_at=db_now())
             .returning(sessions.c.pk)
         ).scalar()
         if inserted is not None:
@@ -1203,7 +1201,7 @@ def _refuse_overflow(connection: Connection, session_pk: int, session_id: str) -
 def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> int:
     """Insert what was said before a session's first run as its first rows. Returns their number."""
     rows = [
-        Message(seq=seq, role=Role(str(row.get("role"))), body=canonical_json(dict(row)))
+        Message(seq=seq, role=Role(str(row.get("role"))), body=dump_canonical_json(dict(row)))
         for seq, row in enumerate(spec.history, start=1)
     ]
     insert_messages(connection, session_pk, 0, rows)
@@ -1214,4 +1212,4 @@ def insert_history(connection: Connection, session_pk: int, spec: RunSpec) -> in
 
 def compute_fingerprint(document: object) -> str:
     """Hash a request for its idempotency key: equal requests give the same text."""
-    return hashlib.sha256(canonical_json(document).encode("utf-8")).hexdigest()
+    return hashlib.sha256(dump_canonical_json(document).encode("utf-8")).hexdigest()

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.run import CallStatus, RunStatus, WaitKind
 from hermes_worker.core.run_events import RunEventName
 from hermes_worker.core.status_reason import CallFacts, StandingFacts, StatusReason, decide_status_reason
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.tables import events, runs, sessions, tool_calls, workers
@@ -121,15 +121,12 @@ def load_facts(connection: Connection, run_id: str) -> tuple[int, StandingFacts]
     return row.pk, _to_facts(connection, row)
 
 
-class Standings:
+class Standings(RowStore):
     """Answers why a run is where it is. Thread-safe; reads only."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def find_standing(self, run_id: str) -> StatusReason:
         """Explain why a run is where it is. Raises ``RunNotFound``, ``UnavailableError``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             return decide_status_reason(load_facts(connection, run_id)[1])
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.messages import Message, Role, canonical_json
+from hermes_worker.core.messages import Message, Role, dump_canonical_json
 from hermes_worker.core.notices import append_steer
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared
@@ -79,4 +79,4 @@ def _with_content(row: Message, change: Callable[[str], str]) -> Message:
     body = json.loads(row.body)
     content = body["content"]
     body["content"] = change(content if isinstance(content, str) else json.dumps(content))
-    return Message(seq=row.seq, role=row.role, body=canonical_json(body))
+    return Message(seq=row.seq, role=row.role, body=dump_canonical_json(body))

@@ -36,7 +36,7 @@ from hermes_worker.core.budget import Amounts, Budget, BudgetLimits, Dimension, 
 from hermes_worker.core.effects import CallEffect, Effect, TurnEffect, list_outstanding
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.inner_calls import InnerCall, append_begun
-from hermes_worker.core.messages import Message, Role, Usage, build_tool_body, canonical_json
+from hermes_worker.core.messages import Message, Role, Usage, build_tool_body, dump_canonical_json
 from hermes_worker.core.notices import STOPPED_ANSWER, build_missing_result
 from hermes_worker.core.pricing import (
     NOTHING_SPENT,
@@ -373,7 +373,7 @@ def plan_step(
             *_plan_end_writes(loaded, after, additions, message_seq),
             *_plan_budget_writes(loaded, after, spent),
         ),
-        added=sorted(added, key=_effect_order),
+        added=sorted(added, key=_rank_effect),
     )
 
 
@@ -415,7 +415,7 @@ def _measure_wall_use(loaded: LoadedRun) -> LimitUse:
     return LimitUse(dimension=Dimension.WALL_CLOCK, used=used, limit=limit)
 
 
-def _effect_order(effect: Effect) -> int:
+def _rank_effect(effect: Effect) -> int:
     return effect.position if isinstance(effect, CallEffect) else -1
 
 
@@ -569,7 +569,7 @@ def build_event_rows(run_pk: int, last_seq: int, happened: Sequence[RunEvent]) -
             "seq": last_seq + n,
             "at": event.at,
             "event": event.name.value,
-            "data": canonical_json(event.data),
+            "data": dump_canonical_json(event.data),
         }
         for n, event in enumerate(happened, start=1)
     ]
@@ -612,7 +612,7 @@ def _build_closing_rows(after: Run, message_seq: int, additions: StepOutput) -> 
     return message_seq + 1, [Message(seq=message_seq + 1, role=Role.ASSISTANT, body=STOPPED_BODY)]
 
 
-STOPPED_BODY = canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
+STOPPED_BODY = dump_canonical_json({"role": "assistant", "content": STOPPED_ANSWER})
 
 
 def _build_budget_events(before: Run, after: Run) -> list[RunEvent]:

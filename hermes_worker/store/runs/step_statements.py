@@ -282,17 +282,17 @@ def build_parameters(table: sa.Table, prefix: str, names: Sequence[str]) -> dict
     return {name: sa.bindparam(prefix + name, type_=table.c[name].type) for name in names}
 
 
-def _message_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+def _build_message_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     given = build_parameters(messages, prefix, ("session_pk", "seq", "run_pk", "role", "body", "blob_hash"))
     return {**given, "created_at": db_now()}
 
 
-def _event_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+def _build_event_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     given = build_parameters(events, prefix, ("run_pk", "seq", "event", "data"))
     return {**given, "at": sa.func.coalesce(sa.bindparam(f"{prefix}at", type_=sa.Double()), db_now())}
 
 
-def _call_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+def _build_call_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     names = ("run_pk", "iteration", "position", "name", "replay", "segment", "timeout_s", "result_seq")
     is_due = sa.bindparam(f"{prefix}is_due", type_=sa.Boolean())
     return {
@@ -302,7 +302,7 @@ def _call_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     }
 
 
-def _document_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
+def _build_document_values(prefix: str = "") -> dict[str, sa.ColumnElement[Any]]:
     return build_parameters(session_documents, prefix, ("session_pk", "key", "body"))
 
 
@@ -311,19 +311,19 @@ def _add_overwrite(insert: postgresql.Insert) -> postgresql.Insert:
 
 
 _KINDS: Mapping[str, tuple[sa.Table, Callable[[str], dict[str, sa.ColumnElement[Any]]]]] = {
-    "message": (messages, _message_values),
-    "event": (events, _event_values),
-    "call": (tool_calls, _call_values),
-    "document": (session_documents, _document_values),
+    "message": (messages, _build_message_values),
+    "event": (events, _build_event_values),
+    "call": (tool_calls, _build_call_values),
+    "document": (session_documents, _build_document_values),
 }
 
 _UPDATE_RUN = Prepared(_build_run_update().returning(runs.c.updated_at), takes=RunStepValues, gives=Written)
 SETTLE_CALL = Prepared(_build_call_update(), takes=SettledCall)
-INSERT_MESSAGE = Prepared(sa.insert(messages).values(_message_values()), takes=MessageRow)
-INSERT_EVENT = Prepared(sa.insert(events).values(_event_values()), takes=EventRow)
-_INSERT_CALL = Prepared(sa.insert(tool_calls).values(_call_values()), takes=NewCallRow)
+INSERT_MESSAGE = Prepared(sa.insert(messages).values(_build_message_values()), takes=MessageRow)
+INSERT_EVENT = Prepared(sa.insert(events).values(_build_event_values()), takes=EventRow)
+_INSERT_CALL = Prepared(sa.insert(tool_calls).values(_build_call_values()), takes=NewCallRow)
 _WRITE_DOCUMENT = Prepared(
-    _add_overwrite(postgresql.insert(session_documents).values(_document_values())), takes=DocumentRow
+    _add_overwrite(postgresql.insert(session_documents).values(_build_document_values())), takes=DocumentRow
 )
 """In a form that both databases understand: SQLite has the same ON CONFLICT clause as PostgreSQL."""
 

@@ -36,11 +36,11 @@ from hermes_worker.core.delegation import build_report
 from hermes_worker.core.effects import build_first_effect
 from hermes_worker.core.errors import Failure, UnavailableError
 from hermes_worker.core.fair_share import FleetPlace
-from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.core.messages import Message, Role, build_tool_body
 from hermes_worker.core.run import Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
+from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.core.step import apply_event
 from hermes_worker.observe import log
 from hermes_worker.store.engine.database import Database, db_now
@@ -54,6 +54,7 @@ from hermes_worker.store.rows import (
     Hint,
     LoadedRun,
     ParentCall,
+    SessionTurn,
     delete_documents,
     insert_messages,
     lock_run,
@@ -105,14 +106,14 @@ def save_step(
     """
     wanted = decide_required_inputs(loaded, after, additions)
     known = load_plan_inputs(connection, loaded, wanted, additions.pricing) if wanted else NO_PLAN_INPUTS
-    observed = _select_observed(loaded, Database.get_observed(connection))
+    observed = _select_events_to_observe(loaded, Database.get_observed(connection))
     return _write_plan(connection, plan_step(loaded, after, additions, known, observed))
 
 
 def commit_step(database: Database, loaded: LoadedRun, after: Run, additions: StepOutput) -> list[Hint]:
     """``save_step`` in a transaction of its own, or in one statement where that is enough. Raises ``StateMoved``."""
     wanted = decide_required_inputs(loaded, after, additions)
-    observed = _select_observed(loaded, database.observed)
+    observed = _select_events_to_observe(loaded, database.observed)
     if not wanted:
         return write_plan(database, plan_step(loaded, after, additions, observed=observed))
     with database.read() as connection:
@@ -122,7 +123,7 @@ def commit_step(database: Database, loaded: LoadedRun, after: Run, additions: St
     return write_plan(database, plan_step(loaded, after, additions, known, observed))
 
 
-def _select_observed(loaded: LoadedRun, observed: Observed) -> Observed:
+def _select_events_to_observe(loaded: LoadedRun, observed: Observed) -> Observed:
     """Select the events of a run that observers are told of: none of an evaluation."""
     return NOT_OBSERVED if loaded.origin == EVALUATION_SOURCE else observed
 
@@ -307,9 +308,16 @@ literal, so that a plan made once for all sessions can use ``ix_runs_open``."""
 _FREE = Prepared(
     sa.update(sessions)
     .where(sessions.c.pk == sa.bindparam("session"), sessions.c.active_run_pk == sa.bindparam("run"))
-    .values(active_run_pk=None, message_seq=sa.bindparam("length")),
+    .values(active_run_pk=None, message_seq=sa.bindparam("length"), active_at=db_now()),
     takes=_SessionRun,
 )
+_TAKE_TURN = Prepared(
+    sa.update(sessions)
+    .where(sessions.c.pk == sa.bindparam("session"))
+    .values(active_run_pk=sa.bindparam("run"), active_at=db_now()),
+    takes=SessionTurn,
+)
+"""``ACTIVATE_RUN`` for a session that was opened before: it is active again."""
 _BEGIN = Prepared(
     sa.update(runs)
     .where(runs.c.pk == sa.bindparam("run"))
@@ -378,7 +386,7 @@ def activate(connection: Connection, session_pk: int, run_pk: int, run_id: str, 
     note = take_note(connection, session_pk, message_seq + 1, run_pk) if message_seq else []
     rows = [*note, *load_opening_messages(connection, run_pk, message_seq + len(note) + 1)]
     insert_messages(connection, session_pk, run_pk, rows)
-    ACTIVATE_RUN.run(connection, {"session": session_pk, "run": run_pk})
+    (_TAKE_TURN if message_seq else ACTIVATE_RUN).run(connection, {"session": session_pk, "run": run_pk})
     begun = _BEGIN.one(connection, {"run": run_pk, "length": message_seq + len(rows)})
     return Hint(effect=build_first_effect(run_id, prepares=begun.prepares is not None), at=float(begun.hinted_at))
 

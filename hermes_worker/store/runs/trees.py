@@ -21,7 +21,7 @@ from hermes_worker.core.budget import Amounts, Budget, BudgetLimits
 from hermes_worker.core.run import RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.run_views import Share, TreeBudget
-from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import BEGAN_AT, find_budget_pk, to_reserved_amounts
 from hermes_worker.store.runs.budgets import load_budget
@@ -59,15 +59,12 @@ _ROOT = sa.select(sa.func.coalesce(runs.c.root_pk, runs.c.pk)).where(runs.c.run_
 _in_tree = sa.or_(runs.c.pk == sa.bindparam("root"), runs.c.root_pk == sa.bindparam("root"))
 
 
-class Trees:
+class Trees(RowStore):
     """The delegation trees in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_budget(self, run_id: str) -> TreeBudget:
         """Load the budget that a run draws from, and how much each part of the tree used. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             row = fetch_row(connection.execute(_RUN, {"run_id": run_id}), _OwnRow)
             if row is None:
                 raise RunNotFound(f"there is no run {run_id!r}")
@@ -94,12 +91,12 @@ class Trees:
         root_pk = self._find_root(run_id)
         while True:
             try:
-                with self._database.write() as connection:
+                with self.database.write() as connection:
                     _number_events(connection, root_pk)
                 break
             except sa.exc.IntegrityError:
                 continue  # another reader numbered at the same time; its numbers are there now
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             found = connection.execute(_NUMBERED, {"root": root_pk, "after": seq, "most": limit})
             return [
                 TreeEvent(
@@ -115,13 +112,11 @@ class Trees:
     def is_over(self, run_id: str) -> bool:
         """Whether every run of the tree has ended. Raises ``RunNotFound``."""
         root_pk = self._find_root(run_id)
-        with self._database.read() as connection:
-            still_open = sa.select(runs.c.pk).where(_in_tree, runs.c.exit_reason.is_(None)).limit(1)
-            return connection.execute(still_open, {"root": root_pk}).first() is None
+        still_open = sa.select(runs.c.pk).where(_in_tree, runs.c.exit_reason.is_(None)).limit(1)
+        return self.database.select(still_open, {"root": root_pk}).first() is None
 
     def _find_root(self, run_id: str) -> int:
-        with self._database.read() as connection:
-            root_pk = connection.execute(_ROOT, {"run_id": run_id}).scalar()
+        root_pk = self.database.select(_ROOT, {"run_id": run_id}).scalar()
         if root_pk is None:
             raise RunNotFound(f"there is no run {run_id!r}")
         return int(root_pk)

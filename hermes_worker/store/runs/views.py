@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from hermes_worker.core.budget import usd_of
-from hermes_worker.core.forks import EVALUATION_SOURCE
+from hermes_worker.core.budget import to_usd
 from hermes_worker.core.messages import Message
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
@@ -19,8 +18,9 @@ from hermes_worker.core.priority import Priority
 from hermes_worker.core.run import CallStatus, RunKind, RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.run_views import CallView, RunView
-from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
+from hermes_worker.core.sources import EVALUATION_SOURCE
+from hermes_worker.store.engine.database import RowStore
+from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.rows import load_messages, to_usage
@@ -34,6 +34,7 @@ from hermes_worker.store.tables import (
     events,
     messages,
     run_inputs,
+    run_tags,
     runs,
     sessions,
     tool_calls,
@@ -108,17 +109,6 @@ class _ViewRow(NamedTuple):
     title: str | None
     last_event: str | None
     output_body: str | None
-
-
-class _LedgerRow(NamedTuple):
-    iteration: int
-    position: int
-    name: str
-    replay: str
-    status: str
-    attempt: int
-    claimed_at: float | None
-    settled_at: float | None
 
 
 class _PlaceRow(NamedTuple):
@@ -218,15 +208,12 @@ def _materialize(rows: sa.Select[Any], name: str) -> sa.CTE:
     return rows.cte(name).prefix_with("materialized")
 
 
-class Views:
+class Views(RowStore):
     """Read models over one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_run(self, run_id: str) -> RunView:
         """Load a run. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             row = fetch_row(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
             if row is None:
                 raise run_missing_error(connection, run_id)
@@ -236,7 +223,7 @@ class Views:
     def complete_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """Find the id of the one run of a tenant whose id begins with ``written``, with ``run_`` or without. Raises
         ``AmbiguousId``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             found = complete_id(connection, runs.c.run_id, written, prefix="run_", where=is_of_tenant(tenant, runs))
             if found != written:
                 return found
@@ -257,7 +244,7 @@ class Views:
         """List runs of a tenant, newest first. ``before`` is the id of the run that ended the page before.
         ``session_id`` is an id, or what ``source`` calls a session. Raises ``RunNotFound`` for an unknown
         ``before``."""
-        is_sqlite = self._database.is_sqlite
+        is_sqlite = self.database.is_sqlite
         wanted = (
             (_VIEW if is_sqlite else _LISTED).where(is_of_tenant(tenant, runs)).order_by(runs.c.pk.desc()).limit(limit)
         )
@@ -266,7 +253,7 @@ class Views:
         if session_id is not None:
             named = sa.select(sessions.c.pk).where(session_is(tenant, source, session_id))
             wanted = wanted.where(runs.c.session_pk == named.scalar_subquery())
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             if before is not None:
                 wanted = wanted.where(runs.c.pk < find_run(connection, before, tenant))
             found = connection.execute(wanted if is_sqlite else _select_page(wanted))
@@ -276,37 +263,24 @@ class Views:
         """List the newest ``limit`` tool calls of a run, oldest first. With ``only_troubled`` only calls whose outcome
         is unknown, or that took more than one attempt. Raises ``RunNotFound``."""
         wanted = (tool_calls.c.status == CallStatus.UNKNOWN.value) | (tool_calls.c.attempt > 1)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             pk = find_run(connection, run_id)
             found = connection.execute(
-                sa.select(*select_columns(tool_calls, _LedgerRow))
+                sa.select(*select_view_columns(tool_calls, CallView))
                 .where(tool_calls.c.run_pk == pk, wanted if only_troubled else sa.true())
                 .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
                 .limit(limit)
             )
-            rows = fetch_rows(found, _LedgerRow)
-        return [
-            CallView(
-                iteration=row.iteration,
-                position=row.position,
-                name=row.name,
-                replay=row.replay,
-                status=CallStatus(row.status),
-                attempt=row.attempt,
-                claimed_at=row.claimed_at,
-                settled_at=row.settled_at,
-            )
-            for row in reversed(rows)
-        ]
+            return fetch_views(found, CallView)[::-1]
 
-    def load_transcript(self, run_id: str) -> list[Message]:
-        """Every row of the run's session up to now, in order. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+    def load_transcript(self, run_id: str, *, after: int = 0) -> list[Message]:
+        """Every row of the run's session behind ``after`` and up to now, in order. Raises ``RunNotFound``."""
+        with self.database.read() as connection:
             found = connection.execute(sa.select(*select_columns(runs, _PlaceRow)).where(runs.c.run_id == run_id))
             row = fetch_row(found, _PlaceRow)
             if row is None:
                 raise run_missing_error(connection, run_id)
-            return load_messages(connection, row.session_pk, 1, row.message_seq)
+            return load_messages(connection, row.session_pk, after + 1, row.message_seq)
 
     def load_tools(self, run_id: str) -> str:
         """The tool definitions of the run's session, as a JSON list. Raises ``RunNotFound``."""
@@ -317,7 +291,7 @@ class Views:
             .join(blobs, blobs.c.hash == sessions.c.tools_hash)
             .where(runs.c.run_id == run_id)
         )
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             body: str | None = connection.execute(statement).scalar()
             if body is None:
                 raise run_missing_error(connection, run_id)
@@ -326,7 +300,7 @@ class Views:
     def list_events_after(self, run_id: str, seq: int, *, limit: int = 500) -> list[StoredEvent]:
         """List events numbered above ``seq``, in order, with texts stored by reference filled in. Raises
         ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             of_session = sa.select(*select_columns(runs, _OfSession)).where(runs.c.run_id == run_id)
             run = fetch_row(connection.execute(of_session), _OfSession)
             if run is None:
@@ -343,35 +317,30 @@ class Views:
         """The number of the newest event of each of these runs: one query, however many readers follow them."""
         if not run_ids:
             return {}
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
-            return {run_id: int(seq) for run_id, seq in rows}
+        rows = self.database.select(sa.select(runs.c.run_id, runs.c.event_seq).where(runs.c.run_id.in_(run_ids)))
+        return {run_id: int(seq) for run_id, seq in rows}
 
     def load_ends(self, run_ids: Collection[str]) -> dict[str, LastStatus]:
         """Load the ends of the runs among ``run_ids`` that have ended, with one query."""
         if not run_ids:
             return {}
-        with self._database.read() as connection:
-            found = connection.execute(
-                sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason).where(
-                    runs.c.run_id.in_(run_ids), runs.c.exit_reason.is_not(None)
-                )
+        found = self.database.select(
+            sa.select(runs.c.run_id, runs.c.status, runs.c.exit_reason).where(
+                runs.c.run_id.in_(run_ids), runs.c.exit_reason.is_not(None)
             )
-            return {
-                run_id: LastStatus(status=RunStatus(status), exit_reason=reason) for run_id, status, reason in found
-            }
+        )
+        return {run_id: LastStatus(status=RunStatus(status), exit_reason=reason) for run_id, status, reason in found}
 
     def find_owned(self, run_ids: Collection[str], tenant: str) -> set[str]:
         """Return the ids among ``run_ids`` of runs that belong to a tenant, with one query."""
         if not run_ids:
             return set()
         wanted = sa.select(runs.c.run_id).where(runs.c.run_id.in_(run_ids), runs.c.tenant == tenant)
-        with self._database.read() as connection:
-            return set(connection.execute(wanted).scalars())
+        return set(self.database.select(wanted).scalars())
 
     def count_calls(self, run_id: str) -> dict[CallStatus, int]:
         """The tool calls of a run by status. Raises ``RunNotFound``."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             pk = find_run(connection, run_id)
             rows = connection.execute(
                 sa.select(tool_calls.c.status, sa.func.count())
@@ -383,25 +352,23 @@ class Views:
     def list_open_run_ids(self, tenant: str) -> list[str]:
         """List the ids of a tenant's runs that have not ended, oldest first."""
         wanted = sa.select(runs.c.run_id).where(RUN_IS_OPEN, is_of_tenant(tenant, runs)).order_by(runs.c.pk)
-        with self._database.read() as connection:
-            return list(connection.execute(wanted).scalars())
+        return list(self.database.select(wanted).scalars())
 
     def count_open(self, *, most: int = 10_000) -> dict[str, int]:
         """Count runs that have not ended, by status; at most ``most`` rows are looked at, so the cost is bounded."""
         looked_at = sa.select(runs.c.status).where(RUN_IS_OPEN).limit(most).subquery()
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
-            return {status: int(count) for status, count in rows}
+        rows = self.database.select(sa.select(looked_at.c.status, sa.func.count()).group_by(looked_at.c.status))
+        return {status: int(count) for status, count in rows}
 
     def count_all(self) -> dict[str, int]:
         """Runs by status, terminal ones included."""
-        with self._database.read() as connection:
-            rows = connection.execute(sa.select(runs.c.status, sa.func.count()).group_by(runs.c.status)).all()
+        rows = self.database.select(sa.select(runs.c.status, sa.func.count()).group_by(runs.c.status)).all()
         return {status: int(count) for status, count in rows}
 
 
 def load_event(connection: Connection, session_pk: int, row: NumberedEvent) -> StoredEvent:
-    """An event row, with the text it stores by reference filled in."""
+    """Build an event of its row. The text, reasoning and tool calls of a message that the row only names are read from
+    the transcript."""
     data = json.loads(row.data)
     seq = data.get("message_seq")
     if seq is not None:
@@ -429,10 +396,10 @@ def _to_view(row: _ViewRow) -> RunView:
         kind=_find_kind(row),
         status=RunStatus(row.status),
         usage=to_usage(row),
-        cost_usd=usd_of(row.cost_nano_usd) if row.cost_status else None,
-        doubtful_cost_usd=usd_of(row.doubtful_nano_usd),
+        cost_usd=to_usd(row.cost_nano_usd) if row.cost_status else None,
+        doubtful_cost_usd=to_usd(row.doubtful_nano_usd),
         cost_status=CostStatus(row.cost_status) if row.cost_status else None,
-        output=_message_text(row.output_body),
+        output=_read_message_text(row.output_body),
         error=row.failure_message,
         priority=Priority(row.priority),
     )
@@ -443,23 +410,23 @@ def _find_kind(row: _ViewRow) -> RunKind:
         return RunKind.CHILD
     if row.cause_pk is not None:
         return RunKind.REVIEW if row.run_id == row.session_id else RunKind.FOLLOW_UP
-    return _KINDS_BY_ORIGIN.get(row.origin or "", RunKind.REQUEST)
-
-
-_KINDS_BY_ORIGIN = {"cron": RunKind.JOB, EVALUATION_SOURCE: RunKind.EVALUATION}
+    return RunKind.JOB if row.origin == "cron" else RunKind.REQUEST
 
 
 def has_kind(row: Any, kinds: Collection[RunKind]) -> sa.ColumnElement[bool]:
-    """Build the condition that a run has one of these kinds, as ``_find_kind`` decides. ``row`` has the columns
-    ``parent_pk``, ``cause_pk``, ``origin`` and ``run_id`` of runs."""
+    """Build the condition that a run has one of these kinds, as ``_find_kind`` and ``RunView.with_tags`` decide.
+    ``row`` has the columns ``pk``, ``parent_pk``, ``cause_pk``, ``origin`` and ``run_id`` of runs."""
     opened = sa.exists().where(sessions.c.session_id == row.run_id)
+    judges = sa.exists().where(run_tags.c.run_pk == row.pk, run_tags.c.tag == EVALUATION_SOURCE)
     is_first = row.parent_pk.is_(None) & row.cause_pk.is_(None)
+    is_request = is_first & (sa.func.coalesce(row.origin, "") != "cron")
     conditions = {
         RunKind.CHILD: row.parent_pk.is_not(None),
         RunKind.REVIEW: row.cause_pk.is_not(None) & opened,
         RunKind.FOLLOW_UP: row.cause_pk.is_not(None) & ~opened,
-        RunKind.REQUEST: is_first & sa.func.coalesce(row.origin, "").not_in(_KINDS_BY_ORIGIN),
-        **{kind: is_first & (row.origin == origin) for origin, kind in _KINDS_BY_ORIGIN.items()},
+        RunKind.REQUEST: is_request & ~judges,
+        RunKind.JOB: is_first & (row.origin == "cron"),
+        RunKind.EVALUATION: is_request & judges,
     }
     return sa.or_(*(conditions[kind] for kind in sorted(kinds)))
 
@@ -475,7 +442,7 @@ def load_views(
     return {row.pk: (_to_view(row), row.retry_of_pk) for row in rows}
 
 
-def _message_text(body: str | None) -> str | None:
+def _read_message_text(body: str | None) -> str | None:
     if body is None:
         return None
     content = json.loads(body).get("content")

@@ -23,7 +23,7 @@ from hermes_worker.core.consent import format_elsewhere, is_too_long_for_chat, r
 from hermes_worker.core.errors import Failure, HermesError
 from hermes_worker.core.gateway import render_question
 from hermes_worker.core.invisible_characters import show_invisible
-from hermes_worker.core.messages import Message, Role, build_tool_body, canonical_json
+from hermes_worker.core.messages import Message, Role, build_tool_body, dump_canonical_json
 from hermes_worker.core.principals import TIMEOUT
 from hermes_worker.core.questions import (
     ANSWER_CHARS_MAX,
@@ -46,8 +46,8 @@ from hermes_worker.core.step import apply_event
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database, db_now
-from hermes_worker.store.engine.prepared import Prepared, fetch_row, fetch_rows
+from hermes_worker.store.engine.database import RowStore, db_now
+from hermes_worker.store.engine.prepared import Prepared, fetch_row, fetch_views
 from hermes_worker.store.outbox.deliveries import enqueue_deliveries, remove_buttons
 from hermes_worker.store.owners import select_tenant_of_run
 from hermes_worker.store.row_keys import AtMost
@@ -62,7 +62,7 @@ from hermes_worker.store.rows import (
 )
 from hermes_worker.store.runs.call_claims import lock_claimed_run
 from hermes_worker.store.runs.calls import CallClaim
-from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, lock_found_run, to_label
+from hermes_worker.store.runs.runs import SESSION_LABEL, find_run, lock_found_run
 from hermes_worker.store.runs.step_plan import StepOutput
 from hermes_worker.store.runs.step_writer import save_step
 from hermes_worker.store.tables import (
@@ -103,35 +103,6 @@ class ApprovalTerms:
     """Seconds for which the question stays open; ``None`` for the installation's setting."""
 
 
-class _OpenRow(NamedTuple):
-    pk: int
-    run_id: str
-    tenant: str
-    session_id: str
-    session_source: str | None
-    session_name: str | None
-    kind: str
-    iteration: int
-    position: int
-    name: str
-    request: str
-    opened_at: float
-    expires_at: float | None
-    title: str | None
-    tools: str
-
-
-class _AnsweredRow(NamedTuple):
-    pk: int
-    kind: str
-    iteration: int
-    position: int
-    name: str
-    outcome: str
-    answered_by: str
-    closed_at: float
-
-
 class _WaitRow(NamedTuple):
     """A question, without its call."""
 
@@ -152,15 +123,16 @@ class NewWait(NamedTuple):
 _WAIT = sa.select(*(waits.c[name] for name in _WaitRow._fields))
 _OPEN = (
     sa.select(
-        waits.c.pk,
+        waits.c.pk.label("wait_id"),
         runs.c.run_id,
         runs.c.tenant,
         *SESSION_LABEL,
         waits.c.kind,
         waits.c.iteration,
         waits.c.position,
-        tool_calls.c.name,
+        tool_calls.c.name.label("tool"),
         waits.c.request,
+        waits.c.request.label("choices"),
         waits.c.opened_at,
         waits.c.expires_at,
         run_inputs.c.title,
@@ -180,14 +152,14 @@ _OPEN = (
 
 _ANSWERED = (
     sa.select(
-        waits.c.pk,
+        waits.c.pk.label("wait_id"),
         waits.c.kind,
         waits.c.iteration,
         waits.c.position,
-        tool_calls.c.name,
+        tool_calls.c.name.label("tool"),
         waits.c.outcome,
-        waits.c.answered_by,
-        waits.c.closed_at,
+        waits.c.answered_by.label("by"),
+        waits.c.closed_at.label("at"),
     )
     .select_from(waits.join(runs, runs.c.pk == waits.c.run_pk).join(tool_calls, CALL_OF_WAIT))
     .where(waits.c.closed_at.is_not(None), waits.c.answered_by.is_not(None))
@@ -195,16 +167,13 @@ _ANSWERED = (
 )
 
 
-class Waits:
+class Waits(RowStore):
     """The questions in one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_terms(self, run_pk: int) -> ApprovalTerms:
         """Load the conditions that decide about a dangerous command of a run. Raises ``ValueError`` when its submission
         is unreadable."""
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             text = connection.execute(sa.select(run_inputs.c.spec).where(run_inputs.c.run_pk == run_pk)).scalar_one()
             of_tenant = allowed_patterns.c.tenant == select_tenant_of_run(run_pk)
             allowed = connection.execute(sa.select(allowed_patterns.c.pattern_key).where(of_tenant)).scalars()
@@ -219,13 +188,12 @@ class Waits:
     def has_expired(self, run_pk: int) -> bool:
         """Whether a question of a run for permission was not answered in time."""
         late = sa.and_(waits.c.kind == WaitKind.APPROVAL.value, waits.c.outcome == "expired")
-        with self._database.read() as connection:
-            found = sa.select(waits.c.pk).where(waits.c.run_pk == run_pk, late).limit(1)
-            return connection.execute(found).scalar() is not None
+        found = sa.select(waits.c.pk).where(waits.c.run_pk == run_pk, late).limit(1)
+        return self.database.select(found).scalar() is not None
 
     def ask(self, claim: CallClaim, question: Question) -> list[Hint]:
         """Let a claimed call that has not begun wait for an answer, and give the claim up. Raises ``LeaseLost``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             loaded = lock_claimed_run(connection, claim)
             after = apply_event(loaded.run, ev.CallParked(position=claim.position, waits_for=question.kind))
             if after.calls[claim.position].status is not CallStatus.WAITING:
@@ -252,14 +220,13 @@ class Waits:
             statement = statement.where(runs.c.run_id == run_id)
         if kind is not None:
             statement = statement.where(waits.c.kind == kind.value)
-        with self._database.read() as connection:
-            return [_to_view(row) for row in fetch_rows(connection.execute(statement), _OpenRow)]
+        found = self.database.select(statement)
+        return fetch_views(found, WaitView, request=_read_request, choices=_read_choices)
 
     def list_answers(self, run_id: str, *, limit: int = _LISTED_MAX) -> list[AnswerView]:
         """List the newest answers to the questions of a run, oldest first."""
-        with self._database.read() as connection:
-            found = fetch_rows(connection.execute(_ANSWERED.where(runs.c.run_id == run_id).limit(limit)), _AnsweredRow)
-        return [_to_answer_view(row) for row in reversed(found)]
+        found = self.database.select(_ANSWERED.where(runs.c.run_id == run_id).limit(limit))
+        return fetch_views(found, AnswerView)[::-1]
 
     def approve(
         self,
@@ -275,14 +242,14 @@ class Waits:
         answers (``core.principals``). ``wait_id`` names the question; ``None`` means the oldest. The first answer
         counts. Raises ``RunNotFound``, ``NotWaiting``, ``NothingAsked``, ``NotOffered``."""
         answer = ApprovalAnswer(choice=choice, by=by, reason=reason, arguments=arguments)
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return settle_approval(connection, find_run(connection, run_id), answer, wait_id=wait_id)
 
     def reply(self, run_id: str, text: str, *, by: str, wait_id: int | None = None) -> list[Hint]:
         """Answer an open question of a run, by the number of a choice or by text. ``by`` is the principal who answers.
         ``wait_id`` names the question; ``None`` means the oldest. The first answer counts. Raises ``RunNotFound``,
         ``NotWaiting``, ``NothingAsked``."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             return settle_input(connection, find_run(connection, run_id), text, by=by, wait_id=wait_id)
 
 
@@ -442,7 +409,7 @@ def insert_wait(connection: Connection, claim: CallClaim, question: Question) ->
             iteration=claim.iteration,
             position=claim.position,
             kind=question.kind.value,
-            request=canonical_json(request),
+            request=dump_canonical_json(request),
             opened_at=db_now(),
             expires_at=None if question.expires_s is None else db_now() + question.expires_s,
         )
@@ -574,7 +541,7 @@ def _store_permission(
         return
     here = (session_documents.c.session_pk == loaded.session_pk) & (session_documents.c.key == APPROVED_KEY)
     known = connection.execute(sa.select(session_documents.c.body).where(here)).scalar()
-    body = canonical_json(sorted({*(json.loads(known) if known else ()), *pattern_keys}))
+    body = dump_canonical_json(sorted({*(json.loads(known) if known else ()), *pattern_keys}))
     if known is not None:
         connection.execute(sa.update(session_documents).where(here).values(body=body))
         return
@@ -594,35 +561,9 @@ def _allow_call(connection: Connection, loaded: LoadedRun, wait: _WaitRow, argum
     )
 
 
-def _to_answer_view(row: _AnsweredRow) -> AnswerView:
-    return AnswerView(
-        wait_id=row.pk,
-        kind=WaitKind(row.kind),
-        iteration=row.iteration,
-        position=row.position,
-        tool=row.name,
-        outcome=row.outcome,
-        by=row.answered_by,
-        at=row.closed_at,
-    )
+def _read_request(text: str) -> dict[str, object]:
+    return {name: value for name, value in json.loads(text).items() if name != "choices"}
 
 
-def _to_view(row: _OpenRow) -> WaitView:
-    request = json.loads(row.request)
-    choices: Sequence[str] = request.pop("choices", ())
-    return WaitView(
-        wait_id=row.pk,
-        run_id=row.run_id,
-        tenant=row.tenant,
-        session=to_label(row),
-        kind=WaitKind(row.kind),
-        iteration=row.iteration,
-        position=row.position,
-        tool=row.name,
-        request=request,
-        choices=tuple(choices),
-        opened_at=row.opened_at,
-        expires_at=row.expires_at,
-        title=row.title,
-        tools=row.tools,
-    )
+def _read_choices(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text).get("choices", ()))

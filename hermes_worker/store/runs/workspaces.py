@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.home_paths import strip_said
 from hermes_worker.store.access.audit import Act, record_action
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_one
 from hermes_worker.store.rewinds import Rewind, record_rewind
 from hermes_worker.store.runs.runs import find_run
@@ -28,18 +28,15 @@ class RunWorkspace(NamedTuple):
     """The stored description (``workspaces.ref``)."""
 
 
-class RunWorkspaces:
+class RunWorkspaces(RowStore):
     """Loads workspaces of runs, and records what people did to files in them. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_workspace(self, run_id: str) -> RunWorkspace:
         """Load the workspace of a run. Raises ``RunNotFound``."""
         wanted = sa.select(sessions.c.session_id, sessions.c.tenant, sessions.c.workspace).join(
             runs, runs.c.session_pk == sessions.c.pk
         )
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             pk = find_run(connection, run_id)
             return fetch_one(connection.execute(wanted.where(runs.c.pk == pk)), RunWorkspace)
 
@@ -52,14 +49,13 @@ class RunWorkspaces:
             .order_by(runs.c.pk)
         )
         here = strip_said(place.workspace)
-        with self._database.read() as connection:
-            found = [run_id for run_id, workspace in connection.execute(wanted) if strip_said(workspace) == here]
+        found = [run_id for run_id, workspace in self.database.select(wanted) if strip_said(workspace) == here]
         return found[:_NAMED_MAX]
 
     def record_restore(self, run_id: str, checkpoint: str, *, before: str, files: int, rewind: Rewind) -> None:
         """Record that a person restored files from a checkpoint: in the audit log, and for every conversation that
         works in them."""
-        with self._database.write() as connection:
+        with self.database.write() as connection:
             place = sa.select(sessions.c.tenant, sessions.c.workspace).join(runs, runs.c.session_pk == sessions.c.pk)
             tenant, workspace = connection.execute(place.where(runs.c.pk == find_run(connection, run_id))).one()
             # In the order of their keys, so that two restores do not wait for each other.

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from hermes_worker.core.principals import KeyScope, parse_scopes
 from hermes_worker.core.run_writers import MemoryWriter, decide_writers
-from hermes_worker.store.engine.database import Database
+from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_row
 from hermes_worker.store.tables import api_keys, runs
 
@@ -45,11 +45,8 @@ def is_guest(connection: Connection, tenant: str, principal: str | None) -> bool
     return KeyScope.MEMORY not in scopes and KeyScope.ADMIN not in scopes
 
 
-class RunWriters:
+class RunWriters(RowStore):
     """The roles of the runs of one database. Thread-safe."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def load_writers(self, run_id: str) -> frozenset[MemoryWriter]:
         """Load the roles of a run that decide whether it may write, from its rows alone."""
@@ -63,7 +60,7 @@ class RunWriters:
             .join(root, root.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
             .where(runs.c.run_id == run_id)
         )
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             asker = fetch_row(connection.execute(wanted), _AskingRun)
             if asker is None:
                 return MemoryRequester(frozenset({MemoryWriter.GUEST}), {})

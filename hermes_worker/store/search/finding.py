@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.messages import Role
-from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.search_queries import (
     IndexFilter,
     Query,
@@ -25,9 +24,8 @@ from hermes_worker.core.search_queries import (
     parse_query,
 )
 from hermes_worker.core.sources import SessionLabel, parse_source_kind
-from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_rows
-from hermes_worker.store.owners import is_of_tenant
+from hermes_worker.store.owners import SourceRows, is_of_tenant
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
 from hermes_worker.store.search.index_queue import (
     BODY,
@@ -53,7 +51,7 @@ _READ_SEALED_MAX = 5_000
 
 
 class SearchOrder(StrEnum):
-    """The order of the messages that were found."""
+    """The order in which a search returns messages."""
 
     HITS = "hits"
     """Messages with the most hits first; of equal ones, the newest."""
@@ -134,40 +132,35 @@ _SESSIONS = sa.select(
 )
 
 
-class Search:
+class Search(SourceRows):
     """The messages of one tenant, as callers from one source name its sessions. Thread-safe."""
-
-    def __init__(self, database: Database, tenant: str = DEFAULT_TENANT, source: str = "api") -> None:
-        self._database = database
-        self._tenant = tenant
-        self._source = source
 
     def find(self, wanted: MessageSearch) -> SearchResult:
         """Find the messages that match; none when the query is empty. When the index turns out to be damaged, it is
         rebuilt, and the result is not complete. Raises ``SessionNotFound``, ``UnavailableError``."""
-        return call_with_repair(self._database, partial(self._search_once, wanted))
+        return call_with_repair(self.database, partial(self._search_once, wanted))
 
     def _search_once(self, wanted: MessageSearch) -> SearchResult:
         query = parse_query(wanted.text)
-        with self._database.read() as connection:
+        with self.database.read() as connection:
             if wanted.session is not None:
                 only = self._find_session_pk(connection, wanted.session)
             if query is None:
                 return SearchResult()
             if wanted.session is not None:
                 pages = self._iterate_unindexed(connection, wanted, messages.c.session_pk == only, _CANDIDATES_MAX)
-            elif is_searchable(self._database):
+            elif is_searchable(self.database):
                 pages = self._iterate_indexed(connection, wanted, query)
             else:
                 pages = self._iterate_unindexed(connection, wanted, sa.true(), _READ_SEALED_MAX)
             matches, is_complete = _find_matches(query, pages)
-            if is_complete and wanted.session is None and is_searchable(self._database):
+            if is_complete and wanted.session is None and is_searchable(self.database):
                 is_complete = connection.execute(sa.select(search_due.c.pk).limit(1)).first() is None
             return SearchResult(found=self._build_results(connection, query, matches, wanted), is_complete=is_complete)
 
     def _find_session_pk(self, connection: Connection, reference: str) -> int:
         its = sa.select(sessions.c.pk).where(
-            is_of_tenant(self._tenant, sessions), session_is(self._tenant, self._source, reference)
+            is_of_tenant(self.tenant, sessions), session_is(self.tenant, self.source, reference)
         )
         pk = connection.execute(its).scalar()
         if pk is None:
@@ -176,7 +169,7 @@ class Search:
 
     def _build_session_conditions(self, wanted: MessageSearch) -> list[sa.ColumnElement[bool]]:
         """Build the conditions for the sessions to search in."""
-        found: list[sa.ColumnElement[bool]] = [is_of_tenant(self._tenant, sessions)]
+        found: list[sa.ColumnElement[bool]] = [is_of_tenant(self.tenant, sessions)]
         if wanted.without_sessions:
             found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
         for source in sorted(wanted.without_sources):
@@ -192,7 +185,7 @@ class Search:
         self, connection: Connection, wanted: MessageSearch, query: Query
     ) -> Iterator[tuple[Sequence[_Candidate], bool]]:
         """Yield pages of candidates from the index, newest first, and whether each page is the last."""
-        text = build_index_query(connection.dialect.name, self._tenant, wanted.roles, build_filters(query))
+        text = build_index_query(connection.dialect.name, self.tenant, wanted.roles, build_filters(query))
         place = sa.and_(messages.c.session_pk == search_rows.c.session_pk, messages.c.seq == search_rows.c.seq)
         # Session by session, of the candidates only. A join leaves both databases a choice that they make badly: SQLite
         # began with all sessions of the tenant and PostgreSQL put them all into a hash, once for every page. The offset
@@ -248,7 +241,7 @@ class Search:
         ids by now."""
         if not pks:
             return {}
-        theirs = _SESSIONS.where(sessions.c.pk.in_(sorted(pks)), is_of_tenant(self._tenant, sessions))
+        theirs = _SESSIONS.where(sessions.c.pk.in_(sorted(pks)), is_of_tenant(self.tenant, sessions))
         return {row.pk: row for row in fetch_rows(connection.execute(theirs), _FoundSession)}
 
 
@@ -348,18 +341,18 @@ def build_index_query(dialect: str, tenant: str, roles: Collection[Role], filter
     """Build the query text for a kind of index."""
     spelling = _SPELLINGS[dialect]
 
-    def word(wanted: WantedWord) -> str:
+    def spell_word(wanted: WantedWord) -> str:
         return f"{spelling.quote}{wanted.word}{spelling.quote}{spelling.prefix if wanted.is_prefix else ''}"
 
     def group(each: IndexFilter) -> str:
-        found = f"({spelling.both.join(map(word, each.all_of))})"
+        found = f"({spelling.both.join(map(spell_word, each.all_of))})"
         if each.none_of:
-            found = f"({found}{spelling.without}({spelling.any_of.join(map(word, each.none_of))}))"
+            found = f"({found}{spelling.without}({spelling.any_of.join(map(spell_word, each.none_of))}))"
         return found
 
-    parts = [word(WantedWord(build_tenant_word(tenant)))]
+    parts = [spell_word(WantedWord(build_tenant_word(tenant)))]
     if not set(roles) >= set(SEARCHED_ROLES):
-        parts.append(f"({spelling.any_of.join(word(WantedWord(build_role_word(role))) for role in roles)})")
+        parts.append(f"({spelling.any_of.join(spell_word(WantedWord(build_role_word(role))) for role in roles)})")
     parts.append(f"({spelling.any_of.join(map(group, filters))})")
     return spelling.both.join(parts)
 

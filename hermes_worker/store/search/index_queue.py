@@ -108,9 +108,8 @@ def is_made_by_other_rules() -> sa.ColumnElement[bool]:
 
 def refresh_index(database: Database) -> None:
     """Empty the index when another version made its words, and have all sessions indexed again. Idempotent."""
-    with database.read() as connection:
-        if not connection.execute(sa.select(is_made_by_other_rules())).scalar():
-            return
+    if not database.select(sa.select(is_made_by_other_rules())).scalar():
+        return
     clear_index(database)
     with database.write() as connection:
         connection.execute(build_insert_ignoring(connection, maintenance), {"name": WORDS_MADE_BY, "ran_at": 0.0})

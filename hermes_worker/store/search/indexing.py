@@ -93,14 +93,13 @@ class Indexer:
     def claim_interval(self, interval_s: float) -> bool:
         """Claim this interval. Returns True when there is work and no process looked in this interval: one process of a
         fleet indexes at a time, so a large fleet causes no more load than a small one. Raises ``UnavailableError``."""
-        with self._database.read() as connection:
-            has_work = sa.or_(sa.exists(sa.select(search_due.c.pk)), is_made_by_other_rules())
-            if not is_searchable(self._database):
-                keyed = sa.select(sessions.c.pk).where(sessions.c.title_key.is_not(None))
-                has_work = sa.or_(sa.exists(sa.select(search_rows.c.pk)), sa.exists(keyed))
-            is_left = sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == FORGOTTEN))
-            if not connection.execute(sa.select(sa.or_(has_work, is_left))).scalar():
-                return False
+        has_work = sa.or_(sa.exists(sa.select(search_due.c.pk)), is_made_by_other_rules())
+        if not is_searchable(self._database):
+            keyed = sa.select(sessions.c.pk).where(sessions.c.title_key.is_not(None))
+            has_work = sa.or_(sa.exists(sa.select(search_rows.c.pk)), sa.exists(keyed))
+        is_left = sa.exists(sa.select(maintenance.c.name).where(maintenance.c.name == FORGOTTEN))
+        if not self._database.select(sa.select(sa.or_(has_work, is_left))).scalar():
+            return False
         with self._database.write() as connection:
             connection.execute(build_insert_ignoring(connection, maintenance), {"name": _TURN, "ran_at": 0.0})
             due = sa.and_(maintenance.c.name == _TURN, maintenance.c.ran_at <= db_now() - interval_s)
@@ -170,8 +169,7 @@ def merge_deleted(database: Database) -> bool:
     if not database.is_sqlite:
         return False
     deleted = sa.select(maintenance.c.ran_at).where(maintenance.c.name == FORGOTTEN)
-    with database.read() as connection:
-        at = connection.execute(deleted).scalar()
+    at = database.select(deleted).scalar()
     if at is None:
         return False
     with database.write() as connection:

@@ -70,16 +70,14 @@ class SessionTexts:
     def load_session(self, reference: str) -> SessionSummary:
         """Load a session. Raises ``SessionNotFound``, also for one that ``reader`` may not read."""
         its = session_is(self._reader.tenant, self._source, reference)
-        with self._database.read() as connection:
-            row = fetch_row(connection.execute(self._select_facts().where(its)), SessionSummary)
+        row = fetch_row(self._database.select(self._select_facts().where(its)), SessionSummary)
         if row is None:
             raise SessionNotFound(f"there is no session {reference!r}")
         return row
 
     def load_sessions(self, pks: Collection[int]) -> dict[int, SessionSummary]:
         """Load the sessions among ``pks`` that may be read."""
-        with self._database.read() as connection:
-            rows = fetch_rows(connection.execute(self._select_facts().where(sessions.c.pk.in_(pks))), SessionSummary)
+        rows = fetch_rows(self._database.select(self._select_facts().where(sessions.c.pk.in_(pks))), SessionSummary)
         return {row.pk: row for row in rows}
 
     def find_by_title(self, title: str) -> SessionSummary | None:
@@ -91,10 +89,10 @@ class SessionTexts:
         return self.load_sessions([pk]).get(pk) if pk is not None else None
 
     def list_newest(self, limit: int, *, without: Collection[int] = ()) -> list[SessionSummary]:
-        """List sessions that are no forks, newest first."""
+        """List sessions that are no forks, those with the newest activity first."""
         wanted = self._select_facts().where(sessions.c.forked_from.is_(None), sessions.c.pk.not_in(sorted(without)))
-        with self._database.read() as connection:
-            return fetch_rows(connection.execute(wanted.order_by(sessions.c.pk.desc()).limit(limit)), SessionSummary)
+        newest = sessions.c.active_at.desc(), sessions.c.pk.desc()
+        return fetch_rows(self._database.select(wanted.order_by(*newest).limit(limit)), SessionSummary)
 
     def list_between(self, pk: int, first: int, last: int) -> list[SaidMessage]:
         """List messages by their numbers, both included, in order."""
@@ -143,8 +141,7 @@ class SessionTexts:
             .order_by(order)
             .limit(limit)
         )
-        with self._database.read() as connection:
-            found = fetch_rows(connection.execute(wanted), SaidMessage)
+        found = fetch_rows(self._database.select(wanted), SaidMessage)
         return found[::-1] if is_from_end else found
 
 
@@ -164,8 +161,7 @@ def find_requester(database: Database, run_id: str) -> SearchRequester | None:
         .join(root, root.c.pk == sa.func.coalesce(runs.c.root_pk, runs.c.pk))
         .where(runs.c.run_id == run_id)
     )
-    with database.read() as connection:
-        return fetch_row(connection.execute(wanted), SearchRequester)
+    return fetch_row(database.select(wanted), SearchRequester)
 
 
 def _find_sources(connection: Connection, pks: Collection[int]) -> dict[int, int]:

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
-from hermes_worker.core.questions import APPROVED_KEY, Question
+from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.safety.approvals import ApprovalMode, ApprovalPolicy, UnattendedMode
-from hermes_worker.store.rows import Hint
-from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.waits import ApprovalTerms
-
-
-class WaitStore(Protocol):
-    """``store.runs.waits.Waits``."""
-
-    def load_terms(self, run_pk: int) -> ApprovalTerms: ...
-
-    def has_expired(self, run_pk: int) -> bool: ...
-
-    def ask(self, claim: CallClaim, question: Question) -> list[Hint]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +23,7 @@ class ApprovalRules:
     by_source: Mapping[str, UnattendedMode] = field(default_factory=dict)
     """How questions of runs from each source are treated; a source that is not listed is treated as ``api``."""
 
-    def session_policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
+    def build_session_policy(self, session: Mapping[str, Any]) -> ApprovalPolicy:
         """The policy of a session, before the origin of the run is looked up."""
         kept: Sequence[str] = session.get(APPROVED_KEY) or ()
         return ApprovalPolicy(mode=self.mode, deny=self.deny, allowed=self.allowed | frozenset(kept))

@@ -28,7 +28,7 @@ from hermes_worker.models.key_watch import KeyStateLookup, NoKeyStates
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import RunRecord
 from hermes_worker.tasks.context import ModelChain, WorkerContext
-from hermes_worker.tasks.iteration.spending import Bill, DeltaMeter, MeteredAttempt, cost_of_reply
+from hermes_worker.tasks.iteration.spending import Bill, DeltaMeter, MeteredAttempt, compute_reply_cost
 
 WAIT_S_MAX = 8.0
 _TIMED_OUT = "timeout"
@@ -81,7 +81,7 @@ class Auxiliary:
         provider of its own, or no window is known.
         """
         own = self.own.get(task)
-        windows = [own.route("", position).window for position in range(len(own))] if own else []
+        windows = [own.resolve_route("", position).window for position in range(len(own))] if own else []
         return min((known for window in windows if window is not None and (known := window.known_tokens)), default=None)
 
     def ask(
@@ -93,7 +93,7 @@ class Auxiliary:
         """
         failure = ModelCallError(FailureKind.CONFIGURATION, "no provider is set up for this call")
         with _Deadline(abort, task.timeout_s) as limited:
-            routes = list(self._routes(task, request.model, ticket))
+            routes = list(self._iterate_routes(task, request.model, ticket))
             if not routes and not self.keys.are_all_open:
                 failure = ModelCallError(FailureKind.UNREACHABLE, "the keys of all its providers are closed")
             for number, route in enumerate(routes):
@@ -111,17 +111,17 @@ class Auxiliary:
                     raise ModelCallError(FailureKind.TIMEOUT, message)
         raise failure
 
-    def _routes(self, task: AuxTask, model: str, ticket: str) -> Iterator[ModelRoute]:
+    def _iterate_routes(self, task: AuxTask, model: str, ticket: str) -> Iterator[ModelRoute]:
         own = self.own.get(task)
         for chain, named in ([(own, "")] if own else []) + [(self.main, model)]:
             for position in range(len(chain)):
                 try:
-                    names = chain.credentials(named, position)
+                    names = chain.list_credentials(named, position)
                     usable = [name for name in names if self.keys.find_closed(name) is None]
                     if names and not usable:
                         continue
                     key = self.pool.choose_key(usable, ticket=f"{ticket}:{task}").name if usable else ""
-                    route = chain.route(named, position, key)
+                    route = chain.resolve_route(named, position, key)
                     if self.keys.find_closed(route.credential) is None:
                         yield route
                 except ConfigurationError as error:
@@ -176,7 +176,7 @@ class _AuxiliaryAttempts:
                 self._keys.report_answer(self._place, None)
                 reply = fill_missing_usage(answered, request)
                 self._governor.settle(permit, usage=reply.usage, limits=reply.limits)
-                self._bill.add(Spent(usage=reply.usage, cost=cost_of_reply(reply, self._route, self._prices)))
+                self._bill.add(Spent(usage=reply.usage, cost=compute_reply_cost(reply, self._route, self._prices)))
                 return AuxiliaryReply(text=strip_think_blocks(reply.text).strip(), reply=reply)
 
     def _record_failure(self, failure: Classification) -> bool:

@@ -14,7 +14,7 @@ from hermes_worker.agent.tools.catalog import UnknownTool
 from hermes_worker.agent.tools.dispatch import run_tool
 from hermes_worker.agent.tools.hints import HINTS_KEY
 from hermes_worker.agent.tools.planning import only_reads
-from hermes_worker.agent.tools.results import ResultLimits, error_result
+from hermes_worker.agent.tools.results import ResultLimits, build_error_result
 from hermes_worker.broker.queue import QueueName
 from hermes_worker.core import guardrails
 from hermes_worker.core.abort import AbortSignal
@@ -23,7 +23,7 @@ from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.effects import RunTool
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.guardrails import NO_PRECEDENT
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.moved_folders import from_stored_variables, to_stored_variables
 from hermes_worker.core.questions import APPROVED_KEY
 from hermes_worker.core.remote_tasks import RemoteTask
@@ -43,9 +43,9 @@ from hermes_worker.tasks.calls.permission import GateContext, find_stand_in
 from hermes_worker.tasks.calls.processes import ClaimedProcesses
 from hermes_worker.tasks.calls.rewound import find_part, find_recorded, mark_used
 from hermes_worker.tasks.context import CallAtWork, WorkerContext
-from hermes_worker.tasks.hooks.rewriting import before_call, result_rewriter
+from hermes_worker.tasks.hooks.rewriting import ask_before_call, build_result_rewriter
 from hermes_worker.tasks.iteration.persistence import persist
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
 from hermes_worker.tracing.recording import add_attributes, add_call
@@ -66,13 +66,13 @@ def _claim(parts: WorkerContext, effect: RunTool) -> CallClaim | None:
     if claim is not None:
         count("tool_call.claimed")
         if claim.is_watched:
-            parts.live.append(effect.run_id, tool_entry(claim))
+            parts.live.append(effect.run_id, build_tool_entry(claim))
     return claim
 
 
-def tool_entry(claim: CallClaim) -> LiveEntry:
+def build_tool_entry(claim: CallClaim) -> LiveEntry:
     """The live entry that shows watchers that a tool runs now; its ``tool.started`` row is written with its result."""
-    text = canonical_json(build_started_event(claim).data)
+    text = dump_canonical_json(build_started_event(claim).data)
     return LiveEntry(
         kind="tool_started", text=text, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
     )
@@ -83,7 +83,7 @@ def _run_and_settle(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) 
     add_attributes(tool=claim.request.name, call=claim.request.id)
     parts = parts.for_run(claim.loaded)
     if parts.leases.is_trusted:
-        claim, stand_in = before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), abort)
+        claim, stand_in = ask_before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), abort)
         consulted = parts.rows.auxiliary_calls.list_answers(claim) if claim.has_asked else ()
         task = (
             parts.rows.remote_tasks.find_task(claim)
@@ -158,13 +158,10 @@ class _OpenedCall:
     session: SessionContext
     tool: Tool
     workspace: Workspace
+    remembered: KnownFiles | None
+    """The workspace, where the session remembers files of it."""
     task: RemoteTask | None
     """The task that an earlier claim left."""
-
-    @property
-    def remembered(self) -> KnownFiles | None:
-        """The workspace, where the session remembers files of it."""
-        return self.workspace if isinstance(self.workspace, KnownFiles) else None
 
 
 def _run(
@@ -182,20 +179,27 @@ def _run(
         tool = _find_tool(parts, claim.request.name, session.tools)
         workspace = parts.workspace(session.workspace)
     except (UnknownTool, WorkspaceError, ConfigurationError) as error:
-        return error_result(str(error))
+        return build_error_result(str(error))
     call = _OpenedCall(
-        parts=parts, claim=claim, abort=abort, session=session, tool=tool, workspace=workspace, task=task
+        parts=parts,
+        claim=claim,
+        abort=abort,
+        session=session,
+        tool=tool,
+        workspace=workspace,
+        remembered=workspace if isinstance(workspace, KnownFiles) else None,  # once, because it takes 8 us
+        task=task,
     )
     context = _build_context(call)
-    judged, own = _verdict_and_answer(consulted)
+    judged, own = _find_verdict_and_answer(consulted)
     result = run_tool(
         tool,
         claim.request.arguments,
         context,
-        limits=_result_limits(parts.rules.model.window).for_calls(len(claim.neighbours)),
+        limits=_choose_result_limits(parts.rules.model.window).for_calls(len(claim.neighbours)),
         gate=partial(_pass_gates, call, context, judged) if task is None else None,
         consulted=own,
-        revise=result_rewriter(parts, claim, session, abort),
+        revise=build_result_rewriter(parts, claim, session, abort),
     )
     result = _add_remarks(parts, claim, tool, result)
     if claim.replay is Replay.KEYED and (part := find_part(context.session)) is not None:
@@ -203,13 +207,13 @@ def _run(
         given_away = {} if same is None else mark_used(part, same)
         result = replace(result, session_updates={**result.session_updates, **given_away})
     updates = _convert_variables(result.session_updates, to_stored_variables, session.workspace)
-    return replace(result, session_updates={**updates, **_changed_identity(call.remembered, context.session)})
+    return replace(result, session_updates={**updates, **_build_changed_identity(call.remembered, context.session)})
 
 
 def _build_context(call: _OpenedCall) -> ToolContext:
     """Build the environment of the tool, with the documents of the session that it asks for."""
     parts, claim, session = call.parts, call.claim, call.session
-    keys, remembered = _session_keys(call.tool), call.remembered
+    keys, remembered = _list_session_keys(call.tool), call.remembered
     finds_hints = bool(keys) and remembered is None  # no call asks the database for hints alone
     more = (FILES_KEY,) if remembered is not None else (HINTS_KEY,) if finds_hints else ()
     documents = _load_documents(parts, claim, session, (*keys, *more))
@@ -227,7 +231,7 @@ def _build_context(call: _OpenedCall) -> ToolContext:
         session=documents,
         cancelled=call.abort,
         progress=partial(_publish_progress, parts, claim),
-        origin=_origin(parts, claim, session.tenant),
+        origin=_build_origin(parts, claim, session.tenant),
         kept=partial(parts.rows.calls.load_kept_result, claim.session_pk),
         task=call.task,
         finds_hints=finds_hints,
@@ -261,8 +265,8 @@ def _pass_gates(
     return stand_in
 
 
-def _changed_identity(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a session remembers of files on another host; empty where nothing changed."""
+def _build_changed_identity(remembered: KnownFiles | None, documents: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Build the session document that names the files on another host; empty where nothing changed."""
     if remembered is None or remembered.identity in (None, documents.get(FILES_KEY)):
         return {}
     return {FILES_KEY: remembered.identity}
@@ -271,7 +275,7 @@ def _changed_identity(remembered: KnownFiles | None, documents: Mapping[str, Any
 def _load_documents(
     parts: WorkerContext, claim: CallClaim, session: SessionContext, keys: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Those documents of the session that a tool asked for by ``keys``."""
+    """Load the documents of the session that a tool asked for by ``keys``."""
     found = parts.rows.calls.load_documents(claim.session_pk, keys)
     return _convert_variables(found, from_stored_variables, session.workspace)
 
@@ -284,7 +288,7 @@ def _convert_variables(
     return {**documents, ENV_KEY: convert(variables, workspace)} if variables else documents
 
 
-def _verdict_and_answer(
+def _find_verdict_and_answer(
     consulted: Sequence[AnsweredConsultation],
 ) -> tuple[AnsweredConsultation | None, AnsweredConsultation | None]:
     """A model's verdict about the danger of the call, and the answer to the last question that the tool itself
@@ -294,7 +298,7 @@ def _verdict_and_answer(
     return judged, next((one for one in reversed(consulted) if one.task is not AuxTask.APPROVAL), None)
 
 
-def _origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
+def _build_origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
     """The origin of a call, with the narrower of the networks that its job and its settings ask for."""
     asked = [Network(each) for each in (claim.loaded.network, parts.rules.policies.network) if each is not None]
     narrowest = reduce(choose_narrower, asked) if asked else None
@@ -302,7 +306,7 @@ def _origin(parts: WorkerContext, claim: CallClaim, tenant: str) -> RunOrigin:
 
 
 @cache
-def _result_limits(window: int | None) -> ResultLimits:
+def _choose_result_limits(window: int | None) -> ResultLimits:
     return ResultLimits() if window is None else ResultLimits.for_window(window)
 
 
@@ -334,7 +338,7 @@ def _add_remarks(parts: WorkerContext, claim: CallClaim, tool: Tool, result: Too
 def _publish_progress(parts: WorkerContext, claim: CallClaim, text: str) -> None:
     """Publish progress to watchers; none of it is stored."""
     if claim.is_watched or parts.leases.is_watched(claim.run_id):
-        told = canonical_json({"tool": claim.request.name, "text": text[:PROGRESS_CHARS_MAX]})
+        told = dump_canonical_json({"tool": claim.request.name, "text": text[:PROGRESS_CHARS_MAX]})
         entry = LiveEntry(
             kind="tool_progress", text=told, iteration=claim.iteration, attempt=claim.attempt, offset=claim.position
         )
@@ -347,7 +351,7 @@ def _find_tool(parts: WorkerContext, name: str, tools: str) -> Tool:
 
     Raises ``UnknownTool``, ``ConfigurationError``.
     """
-    offered = tool_names(tools)
+    offered = read_tool_names(tools)
     if name in offered:
         return parts.catalog.for_session(tools).get(name)
     if name == DELEGATE_TOOL:
@@ -356,7 +360,7 @@ def _find_tool(parts: WorkerContext, name: str, tools: str) -> Tool:
     raise UnknownTool(f"there is no tool {name!r} in this session; there are {there}")
 
 
-def _session_keys(tool: Tool) -> tuple[str, ...]:
+def _list_session_keys(tool: Tool) -> tuple[str, ...]:
     guarded = tool.spec.command_argument is not None or tool.spec.code_argument is not None
     is_pure = tool.spec.replay is Replay.PURE and tool.spec.replay_by is None
     if is_pure and not guarded and tool.spec.name != DELEGATE_TOOL:

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from hermes_worker import __version__
 from hermes_worker.agent.prompt.children import build_child_prompt
-from hermes_worker.agent.source_tools import client_tools
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.source_tools import read_client_tools
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.budget import BudgetMode
 from hermes_worker.core.delegation import (
     ChildTask,
@@ -21,7 +21,7 @@ from hermes_worker.core.delegation import (
     require_allowed,
     select_child_tools,
 )
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.run import CallStatus
 from hermes_worker.core.spec import RunSpec
 from hermes_worker.observe import count
@@ -30,7 +30,7 @@ from hermes_worker.store.runs.calls import CallClaim, Settlement
 from hermes_worker.store.runs.new_children import NewChild
 from hermes_worker.store.runs.runs import SessionContext, create_run_id
 from hermes_worker.tasks.context import WorkerContext
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 
 _NO_LIMIT = 100_000
 _FOREVER_S = 31 * 86_400.0
@@ -47,7 +47,7 @@ def delegate(parts: WorkerContext, claim: CallClaim, tasks: Sequence[ChildTask],
     try:
         require_allowed(policy, tasks, depth=depth)
     except InvalidDelegation as refusal:
-        text = error_result(str(refusal)).text
+        text = build_error_result(str(refusal)).text
         settlement = Settlement(status=CallStatus.FAILED, text=text, duration_s=0.0, session_updates={})
         return parts.rows.calls.settle(claim, settlement)
     session = parts.rows.runs.load_session_context(claim.session_pk)
@@ -73,7 +73,9 @@ def _build_child(
     """Build one child. ``asked`` is the parent's own spec: its limits hold for the whole tree, or for each child as
     well.
     """
-    own = tool_names(session.tools) - {tool.name for tool in client_tools(session.tools)}  # a child has no client
+    own = read_tool_names(session.tools) - {
+        tool.name for tool in read_client_tools(session.tools)
+    }  # a child has no client
     names = select_child_tools(own, policy, task.role, depth=claim.loaded.depth + 1)
     return NewChild(
         run_id=create_run_id(),
@@ -106,4 +108,4 @@ def _build_child(
 def _filter_tools(tools: str, names: frozenset[str]) -> str:
     """The parent's tool definitions without those a child does not get, in their bytes."""
     kept = [definition for definition in json.loads(tools) if definition["function"]["name"] in names]
-    return canonical_json(kept)
+    return dump_canonical_json(kept)

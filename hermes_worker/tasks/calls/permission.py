@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core import guardrails
 from hermes_worker.core.auxiliary import AnsweredConsultation
 from hermes_worker.core.delegation import DELEGATE_TOOL
 from hermes_worker.core.gateway import may_be_called_for
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.notices import NOT_FOR_GUESTS, OTHER_EFFECT, TOO_MANY_DELEGATIONS
 from hermes_worker.core.questions import APPROVED_KEY, Question, Refusal, RefusedBy
 from hermes_worker.core.replay import Replay
@@ -42,7 +42,7 @@ from hermes_worker.safety.approvals import (
 from hermes_worker.safety.dangers import CODE_FLAG
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.tasks.calls.rewound import AGAIN, UNKNOWN_S, find_part, find_recorded, find_remark, mark_used
-from hermes_worker.tasks.calls.verdicts import read_verdict, verdict_consultation
+from hermes_worker.tasks.calls.verdicts import build_verdict_consultation, read_verdict
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.workspaces.base import ConversingWorkspace
 
@@ -55,7 +55,7 @@ class GateContext:
     claim: CallClaim
     tool: Tool
     arguments: Mapping[str, Any]
-    """As the tool gets them."""
+    """The arguments as the tool gets them."""
     context: ToolContext
     judged: AnsweredConsultation | None = None
     """A model's verdict about the danger of the call, once there is one."""
@@ -73,7 +73,7 @@ def find_stand_in(call: GateContext) -> ToolResult | None:
 def refuse_other_effect(call: GateContext) -> ToolResult | None:
     """Refuse arguments with which the call must not run twice, where the claim was made for one that may."""
     if call.claim.replay is not Replay.ONCE and call.tool.spec.replay_of(call.arguments) is Replay.ONCE:
-        return error_result(OTHER_EFFECT)
+        return build_error_result(OTHER_EFFECT)
     return None
 
 
@@ -81,7 +81,7 @@ def refuse_guest(call: GateContext) -> ToolResult | None:
     """Refuse an effect that guests of a chat may not cause."""
     if may_be_called_for(call.claim.loaded.origin, call.tool.spec.replay_of(call.arguments)):
         return None
-    return replace(error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
+    return replace(build_error_result(NOT_FOR_GUESTS), refusal=Refusal(by=RefusedBy.RULES, reason=NOT_FOR_GUESTS))
 
 
 def refuse_surplus_delegation(call: GateContext) -> ToolResult | None:
@@ -90,7 +90,7 @@ def refuse_surplus_delegation(call: GateContext) -> ToolResult | None:
     before = call.claim.neighbours[: call.claim.position]
     if call.tool.spec.name != DELEGATE_TOOL or before.count(DELEGATE_TOOL) < allowed:
         return None
-    return error_result(TOO_MANY_DELEGATIONS.format(allowed=allowed))
+    return build_error_result(TOO_MANY_DELEGATIONS.format(allowed=allowed))
 
 
 def block_repetition(call: GateContext) -> ToolResult | None:
@@ -115,7 +115,7 @@ def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     may_repeat = replay is not Replay.ONCE and name != DELEGATE_TOOL
     if may_repeat or call.claim.is_approved or f"{AGAIN}{name}" in allowed:
         return None
-    arguments = canonical_json(dict(call.arguments))
+    arguments = dump_canonical_json(dict(call.arguments))
     same = find_recorded(part, name, replay, arguments)
     if same is not None:
         unknown = same.recorded.status is CallStatus.UNKNOWN
@@ -125,7 +125,7 @@ def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     remark = find_remark(part, name, replay, arguments)
     if remark is None:
         return None
-    command = _command_of(call.tool, call.arguments)
+    command = _read_command(call.tool, call.arguments)
     dangers = tuple(find_dangers(command)) if command is not None else ()
     choices = (ApprovalChoice.ONCE, *(() if dangers else (ApprovalChoice.SESSION,)), ApprovalChoice.DENY)
     question = Ask(pattern_keys=(f"{AGAIN}{name}", *dangers), remark=remark, choices=choices)
@@ -144,8 +144,8 @@ def wait_for_permission(call: GateContext) -> ToolResult | None:
     it can reach, and the calls that it makes are judged one by one.
     """
     claim, rules, waits = call.claim, call.parts.rules.approvals, call.parts.rows.waits
-    command = _command_of(call.tool, call.arguments)
-    policy = rules.session_policy(call.context.session)
+    command = _read_command(call.tool, call.arguments)
+    policy = rules.build_session_policy(call.context.session)
     if _is_confined(call):
         policy = replace(policy, allowed=policy.allowed | {CODE_FLAG})
     if command is None:
@@ -161,11 +161,11 @@ def wait_for_permission(call: GateContext) -> ToolResult | None:
         decision = assess_command(command, rules.narrow_policy(policy, terms))
     if isinstance(decision, Ask) and policy.mode is ApprovalMode.SMART:
         if call.judged is None:
-            return ToolResult(text="", consultation=verdict_consultation(command, decision))
+            return ToolResult(text="", consultation=build_verdict_consultation(command, decision))
         decision = apply_verdict(decision, read_verdict(call.judged, command, decision))
     if isinstance(decision, Deny):
         log.info("command.blocked", tool=call.tool.spec.name)
-    return _result_of_decision(decision, command, call.arguments, expires_s)
+    return _build_decision_result(decision, command, call.arguments, expires_s)
 
 
 GATES: tuple[CallGate, ...] = (
@@ -208,7 +208,7 @@ def _wait_for_asked_call(call: GateContext, policy: ApprovalPolicy) -> ToolResul
     needed = spec.parameters.get("required", ())
     texts = (f"{name}: {value}" for name, value in arguments.items() if name not in needed)
     command = "\n".join((" ".join((spec.name, *(str(arguments[name]) for name in needed))), *texts))
-    return _result_of_decision(decision, command, arguments, terms.approval_s or rules.timeout_s)
+    return _build_decision_result(decision, command, arguments, terms.approval_s or rules.timeout_s)
 
 
 def _ask_whatever_allows_it(
@@ -218,12 +218,12 @@ def _ask_whatever_allows_it(
     ``nobody`` is there. ``most_s`` is for how long it stays open where nothing else says so."""
     terms, rules = call.parts.rows.waits.load_terms(call.claim.run_pk), call.parts.rules.approvals
     decision: Decision = question
-    if nobody or rules.narrow_policy(rules.session_policy({}), terms).unattended is UnattendedMode.DENY:
+    if nobody or rules.narrow_policy(rules.build_session_policy({}), terms).unattended is UnattendedMode.DENY:
         decision = Deny(reason=refusal)
-    return _result_of_decision(decision, command, call.arguments, terms.approval_s or rules.timeout_s or most_s)
+    return _build_decision_result(decision, command, call.arguments, terms.approval_s or rules.timeout_s or most_s)
 
 
-def _result_of_decision(
+def _build_decision_result(
     decision: Decision, command: str, arguments: Mapping[str, Any], expires_s: float | None
 ) -> ToolResult | None:
     """The result that the model or a person gets in place of the call; ``None`` when it may run."""
@@ -231,21 +231,21 @@ def _result_of_decision(
         case Allow():
             return None
         case Deny(reason=reason):
-            return replace(error_result(reason), refusal=Refusal(by=RefusedBy.RULES, reason=reason))
+            return replace(build_error_result(reason), refusal=Refusal(by=RefusedBy.RULES, reason=reason))
         case Ask():
             request = {
                 "command": command,
                 "description": decision.description,
                 "pattern_key": decision.pattern_keys[0],
                 "pattern_keys": decision.pattern_keys,
-                "arguments": canonical_json(dict(arguments)),
+                "arguments": dump_canonical_json(dict(arguments)),
             }
             choices = [choice.value for choice in decision.choices]
             question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
             return ToolResult(text="", question=question)
 
 
-def _command_of(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+def _read_command(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """The command that the call runs. A program is judged as one that a shell hands to an interpreter."""
     name, program = tool.spec.command_argument, tool.spec.code_argument
     command = arguments.get(name) if name is not None else None

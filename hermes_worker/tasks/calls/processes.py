@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes_worker.agent.tools.background import KnownProcess
 from hermes_worker.core.delegation import may_be_background
+from hermes_worker.core.processes import ProcessRow
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.store.runs.processes import NewProcess, Processes
 
@@ -49,10 +49,10 @@ class ClaimedProcesses:
     def mark_not_started(self, process_id: str) -> None:
         self._rows.mark_not_started(process_id)
 
-    def list_processes(self) -> Sequence[KnownProcess]:
+    def list_processes(self) -> Sequence[ProcessRow]:
         return self._rows.list_of_session(self._claim.session_pk)
 
-    def find(self, process_id: str) -> KnownProcess | None:
+    def find(self, process_id: str) -> ProcessRow | None:
         return self._rows.find(self._claim.session_pk, process_id)
 
     def mark_reported(self, process_id: str, state: str, exit_code: int | None) -> None:

@@ -13,7 +13,7 @@ from hermes_worker.store.rewinds import REWOUND_KEY, RewoundPart
 AGAIN: Final = "again after a rewind: "
 """Begins the key under which a person allows a tool for the rest of the conversation that was taken back."""
 ASKED_REMARK: Final = (
-    "this conversation was taken back, and what {tool} did after that point was not: the effect would be a second one"
+    "a turn that was taken back had used {tool} already, and what that did stays done: now it may be done a second time"
 )
 UNKNOWN_REMARK: Final = (
     "the database was set back to an earlier moment, and {tool} may have done this after that moment already: the "

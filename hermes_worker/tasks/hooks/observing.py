@@ -16,9 +16,9 @@ from hermes_worker.core.effects import CallHook
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.hooks import list_beginning_calls
 from hermes_worker.core.json_values import read_list, read_mapping, read_text
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.observe import bind_facts, count, log
-from hermes_worker.store.hooks.calls import HookCallClaim, HookFacts
+from hermes_worker.store.hooks.calls import HookCallClaim, HookCalls, HookFacts
 from hermes_worker.store.rows import Hint
 from hermes_worker.store.runs.runs import IterationClaim
 from hermes_worker.system import faults
@@ -30,7 +30,7 @@ from hermes_worker.tasks.step_runner import begin_step
 
 if TYPE_CHECKING:
     from hermes_worker.core.abort import AbortSignal
-    from hermes_worker.tasks.context import HookStore, WorkerContext
+    from hermes_worker.tasks.context import WorkerContext
 
 _TEXT_CHARS_MAX = 100_000
 _SHOWN_CHARS_MAX = 500
@@ -78,7 +78,7 @@ def _call_hook(parts: WorkerContext, effect: CallHook) -> None:
         _tell(parts, store, hook, claim, abort)
 
 
-def _tell(parts: WorkerContext, store: HookStore, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
+def _tell(parts: WorkerContext, store: HookCalls, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
     if not parts.leases.is_trusted:
         # Frozen since the claim: it may be another worker's by now. A claim that is ours still is given up as a stray.
         log.warning("hook.refused", reason="the lease may have lapsed before the start")
@@ -102,13 +102,13 @@ def call_observer(
     """Tell the hook of the event and return what came of it. A memory provider is not told of runs that may not write
     memories: what strangers say is not remembered.
     """
-    if hook.of_memory and not parts.hooks.may_remember(_memory_run(facts, claim)):
+    if hook.of_memory and not parts.hooks.may_remember(_choose_memory_run(facts, claim)):
         return HookOutcome()
-    payload = parts.redactor.redact_result(canonical_json(payload_of(facts, claim)))
+    payload = parts.redactor.redact_result(dump_canonical_json(build_payload(facts, claim)))
     return parts.hooks.runner.call(hook, claim.event_id, claim.event, payload, abort)
 
 
-def _memory_run(facts: HookFacts, claim: HookCallClaim) -> str:
+def _choose_memory_run(facts: HookFacts, claim: HookCallClaim) -> str:
     """The run whose memory an event is for: the one that delegated, of the end of a child run."""
     return facts.parent_run_id or facts.run_id if claim.event in _OF_PARENTS else facts.run_id
 
@@ -116,14 +116,14 @@ def _memory_run(facts: HookFacts, claim: HookCallClaim) -> str:
 _OF_PARENTS = frozenset({"subagent_start", "subagent_stop"})
 
 
-def _record(store: HookStore, claim: HookCallClaim, called: HookOutcome) -> None:
+def _record(store: HookCalls, claim: HookCallClaim, called: HookOutcome) -> None:
     if not called.was_broken_off:
         store.settle(claim, called.failure)
     else:
         raise LeaseLost(f"the claim on {claim.event_id!r} was lost while {claim.hook!r} ran")
 
 
-def _report_failure(parts: WorkerContext, store: HookStore, claim: HookCallClaim, reason: str) -> None:
+def _report_failure(parts: WorkerContext, store: HookCalls, claim: HookCallClaim, reason: str) -> None:
     count("hook.failed")
     log.warning("hook.failed", hook=claim.hook, hook_event=claim.event, reason=reason)
     store.record_failure(claim.run_pk, hook=claim.hook, event=claim.event, reason=reason)
@@ -132,7 +132,7 @@ def _report_failure(parts: WorkerContext, store: HookStore, claim: HookCallClaim
 # --- payloads --------------------------------------------------------------------------------------------------------
 
 
-def payload_of(facts: HookFacts, claim: HookCallClaim) -> dict[str, Any]:
+def build_payload(facts: HookFacts, claim: HookCallClaim) -> dict[str, Any]:
     """The payload that the hook is given, with the original's keys. Pure."""
     told = {
         "event_id": claim.event_id,
@@ -144,22 +144,22 @@ def payload_of(facts: HookFacts, claim: HookCallClaim) -> dict[str, Any]:
         "model": facts.model,
         "platform": facts.origin,
     }
-    return {**told, **_MORE.get(claim.event, _empty_payload)(facts)}
+    return {**told, **_MORE.get(claim.event, _build_empty_payload)(facts)}
 
 
-def _empty_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_empty_payload(facts: HookFacts) -> dict[str, Any]:
     return {}
 
 
-def _turn_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_turn_payload(facts: HookFacts) -> dict[str, Any]:
     """The payload for the beginning of a turn, as the original's gateway builds it."""
-    ended = {} if facts.exit_reason is None else {"response": _content(facts.output)[:_SHOWN_CHARS_MAX]}
-    return {"message": _content(facts.opening)[:_SHOWN_CHARS_MAX], **ended}
+    ended = {} if facts.exit_reason is None else {"response": _read_content(facts.output)[:_SHOWN_CHARS_MAX]}
+    return {"message": _read_content(facts.opening)[:_SHOWN_CHARS_MAX], **ended}
 
 
-def _end_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_end_payload(facts: HookFacts) -> dict[str, Any]:
     return {
-        **_turn_payload(facts),
+        **_build_turn_payload(facts),
         "completed": facts.status == "completed",
         "interrupted": facts.status == "cancelled",
         "turn_exit_reason": facts.exit_reason,
@@ -167,12 +167,12 @@ def _end_payload(facts: HookFacts) -> dict[str, Any]:
     }
 
 
-def _answer_payload(facts: HookFacts) -> dict[str, Any]:
-    return {"user_message": _content(facts.opening), "assistant_response": _content(facts.output)}
+def _build_answer_payload(facts: HookFacts) -> dict[str, Any]:
+    return {"user_message": _read_content(facts.opening), "assistant_response": _read_content(facts.output)}
 
 
-def _reply_payload(facts: HookFacts) -> dict[str, Any]:
-    row = read_mapping(_json(facts.result))
+def _build_reply_payload(facts: HookFacts) -> dict[str, Any]:
+    row = read_mapping(_parse_json(facts.result))
     names = [
         read_text(read_mapping(read_mapping(call).get("function")).get("name"))
         for call in read_list(row.get("tool_calls"))
@@ -181,23 +181,23 @@ def _reply_payload(facts: HookFacts) -> dict[str, Any]:
         "iteration": facts.data.get("iteration"),
         "api_call_count": facts.data.get("iteration"),
         "finish_reason": facts.data.get("finish_reason"),
-        "response": _content(facts.result),
+        "response": _read_content(facts.result),
         "tool_names": names,
     }
 
 
-def _call_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_call_payload(facts: HookFacts) -> dict[str, Any]:
     position = facts.data.get("position")
-    calls = read_list(read_mapping(_json(facts.reply)).get("tool_calls"))
+    calls = read_list(read_mapping(_parse_json(facts.reply)).get("tool_calls"))
     asked = read_mapping(calls[position]) if isinstance(position, int) and position < len(calls) else {}
     arguments = facts.arguments or read_text(read_mapping(asked.get("function")).get("arguments"))
-    result, has_failed = _content(facts.result), bool(facts.data.get("error"))
+    result, has_failed = _read_content(facts.result), bool(facts.data.get("error"))
     blocked = "blocked" if facts.data.get("refused_by") else "error"
     return {
         "tool_name": facts.data.get("tool"),
         "tool_call_id": facts.data.get("tool_call_id") or asked.get("id"),
         "api_request_id": f"{facts.run_id}.{facts.data.get('iteration')}",
-        "args": read_mapping(_json(arguments)) if len(arguments) <= _TEXT_CHARS_MAX else {},
+        "args": read_mapping(_parse_json(arguments)) if len(arguments) <= _TEXT_CHARS_MAX else {},
         "result": result,
         "duration_ms": round(float(facts.data.get("duration") or 0.0) * 1000),
         "status": facts.data.get("outcome") or (blocked if has_failed else "ok"),
@@ -205,25 +205,25 @@ def _call_payload(facts: HookFacts) -> dict[str, Any]:
     }
 
 
-def _child_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_child_payload(facts: HookFacts) -> dict[str, Any]:
     return {
         "parent_session_id": facts.parent_session_id,
         "parent_turn_id": facts.parent_run_id,
         "child_session_id": facts.session_id,
-        "child_goal": _content(facts.opening),
+        "child_goal": _read_content(facts.opening),
     }
 
 
-def _child_end_payload(facts: HookFacts) -> dict[str, Any]:
-    return {**_child_payload(facts), "child_summary": _content(facts.output), "child_status": facts.status}
+def _build_child_end_payload(facts: HookFacts) -> dict[str, Any]:
+    return {**_build_child_payload(facts), "child_summary": _read_content(facts.output), "child_status": facts.status}
 
 
-def _question_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_question_payload(facts: HookFacts) -> dict[str, Any]:
     names = ("command", "description", "pattern_key", "pattern_keys", "choice", "by", "wait_id", "tool", "tool_call_id")
     return {name: facts.data[name] for name in names if name in facts.data}
 
 
-def _compaction_payload(facts: HookFacts) -> dict[str, Any]:
+def _build_compaction_payload(facts: HookFacts) -> dict[str, Any]:
     return {
         "old_session_id": facts.session_id,
         "in_place": True,
@@ -233,29 +233,29 @@ def _compaction_payload(facts: HookFacts) -> dict[str, Any]:
 
 
 _MORE = {
-    "agent:start": _turn_payload,
-    "agent:step": _reply_payload,
-    "agent:end": _end_payload,
-    "on_session_end": _end_payload,
-    "post_api_request": _reply_payload,
-    "session:compress": _compaction_payload,
-    "post_llm_call": _answer_payload,
-    "post_tool_call": _call_payload,
-    "subagent_start": _child_payload,
-    "subagent_stop": _child_end_payload,
-    "pre_approval_request": _question_payload,
-    "post_approval_response": _question_payload,
+    "agent:start": _build_turn_payload,
+    "agent:step": _build_reply_payload,
+    "agent:end": _build_end_payload,
+    "on_session_end": _build_end_payload,
+    "post_api_request": _build_reply_payload,
+    "session:compress": _build_compaction_payload,
+    "post_llm_call": _build_answer_payload,
+    "post_tool_call": _build_call_payload,
+    "subagent_start": _build_child_payload,
+    "subagent_stop": _build_child_end_payload,
+    "pre_approval_request": _build_question_payload,
+    "post_approval_response": _build_question_payload,
 }
 
 
-def _content(body: str | None) -> str:
+def _read_content(body: str | None) -> str:
     """The text of a row of the transcript, bounded."""
-    said = read_mapping(_json(body)).get("content")
-    text = said if isinstance(said, str) else "" if said is None else canonical_json(said)
+    said = read_mapping(_parse_json(body)).get("content")
+    text = said if isinstance(said, str) else "" if said is None else dump_canonical_json(said)
     return text[:_TEXT_CHARS_MAX]
 
 
-def _json(text: str | None) -> Mapping[str, Any] | Any:
+def _parse_json(text: str | None) -> Mapping[str, Any] | Any:
     try:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes_worker.agent.prompt.compaction import CompactionPlan
 from hermes_worker.agent.tools.base import ToolResult
-from hermes_worker.agent.tools.results import error_result
+from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.compactions import parse_requested_focus, select_visible
 from hermes_worker.core.errors import LeaseLost, UnavailableError
@@ -34,7 +34,7 @@ from hermes_worker.core.hooks import (
     ReplaceText,
     parse_answer,
 )
-from hermes_worker.core.messages import Message, canonical_json
+from hermes_worker.core.messages import Message, dump_canonical_json
 from hermes_worker.core.questions import Question, Refusal, RefusedBy
 from hermes_worker.core.run import WaitKind
 from hermes_worker.observe import count, log
@@ -55,7 +55,7 @@ PAYLOAD_VERSION = "hermes.observer.v1"
 _HISTORY_CHARS_MAX = 200_000
 
 
-def before_call(
+def ask_before_call(
     parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal
 ) -> tuple[CallClaim, ToolResult | None]:
     """The claim with the arguments that the call runs with, and what stands in for a call that may not run now.
@@ -65,10 +65,10 @@ def before_call(
     """
     if (refusal := _refuse_memory_tool(parts, claim)) is not None:
         return claim, refusal
-    hooks = parts.hooks.runner.hooks_for(PRE_TOOL_CALL)
+    hooks = parts.hooks.runner.select_hooks(PRE_TOOL_CALL)
     if not hooks or claim.is_rewritten or claim.is_approved or claim.has_asked:
         return claim, None
-    if _object_of(claim.request.arguments) is None:
+    if _parse_object(claim.request.arguments) is None:
         return claim, None  # they cannot be read; the model is told so
     changed, stand_in = _ask_before_call(parts, claim, session, abort, claim.idempotency_key)
     if changed != claim.request.arguments:
@@ -77,22 +77,22 @@ def before_call(
     return claim, stand_in
 
 
-def before_inner_call(
+def ask_before_inner_call(
     parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal, key: str
 ) -> tuple[CallClaim, ToolResult | None]:
     """Ask the hooks about a call that a script makes, whose key is ``key`` and whose request is in ``claim``. Returns
-    what ``before_call`` does.
+    what ``ask_before_call`` does.
 
     Nothing is stored, because the call is never made again; where a hook wants a person to be asked, the call does not
     run.
     """
     if (refusal := _refuse_memory_tool(parts, claim)) is not None:
         return claim, refusal
-    if not parts.hooks.runner.hooks_for(PRE_TOOL_CALL) or _object_of(claim.request.arguments) is None:
+    if not parts.hooks.runner.select_hooks(PRE_TOOL_CALL) or _parse_object(claim.request.arguments) is None:
         return claim, None
     changed, stand_in = _ask_before_call(parts, claim, session, abort, key)
     if stand_in is not None and stand_in.question is not None:
-        stand_in = error_result(
+        stand_in = build_error_result(
             f"{claim.request.name} was not run: it needs somebody's permission, which a script cannot wait for"
         )
     return replace(claim, request=replace(claim.request, arguments=changed)), stand_in
@@ -104,7 +104,7 @@ def _refuse_memory_tool(parts: WorkerContext, claim: CallClaim) -> ToolResult | 
     """
     if claim.request.name not in parts.hooks.memory_tools or parts.hooks.may_remember(claim.run_id):
         return None
-    return error_result("This run may not use what is remembered of people. Go on without.")
+    return build_error_result("This run may not use what is remembered of people. Go on without.")
 
 
 def _ask_before_call(
@@ -112,12 +112,12 @@ def _ask_before_call(
 ) -> tuple[str, ToolResult | None]:
     """The arguments after all hooks, and the result that stands in for a call that may not run now, or ``None``."""
     asking = _HookQuestion(parts, claim.run_pk, f"{key}.{PRE_TOOL_CALL}", PRE_TOOL_CALL, abort)
-    arguments = _object_of(claim.request.arguments) or {}
-    payload, changed = _call_payload(claim, session, arguments), claim.request.arguments
-    for hook in parts.hooks.runner.hooks_for(PRE_TOOL_CALL):
+    arguments = _parse_object(claim.request.arguments) or {}
+    payload, changed = _build_call_payload(claim, session, arguments), claim.request.arguments
+    for hook in parts.hooks.runner.select_hooks(PRE_TOOL_CALL):
         match asking.answer(hook, payload):
             case Block(reason=reason):
-                return changed, _refusal_by_hook(hook, reason)
+                return changed, _build_hook_refusal(hook, reason)
             case Approve() as wish:
                 stand_in = _ask_person(parts, claim, hook, wish, changed)
                 if stand_in is not None:
@@ -132,33 +132,33 @@ def _ask_before_call(
     return changed, None
 
 
-def result_rewriter(
+def build_result_rewriter(
     parts: WorkerContext, claim: CallClaim, session: SessionContext, abort: AbortSignal, *, key: str | None = None
 ) -> Callable[[ToolResult], ToolResult] | None:
     """Build the function that gives a tool's result to the hooks for it and replaces its text with the first text that
     one of them returns; ``None`` without such hooks. The result given to hooks holds no secrets; the one returned may.
     ``key`` is the key of an inner call.
     """
-    hooks = parts.hooks.runner.hooks_for(TRANSFORM_TOOL_RESULT)
+    hooks = parts.hooks.runner.select_hooks(TRANSFORM_TOOL_RESULT)
     if not hooks:
         return None
     began = time.monotonic()
 
-    def revised(result: ToolResult) -> ToolResult:
+    def revise_result(result: ToolResult) -> ToolResult:
         asking = _HookQuestion(
             parts, claim.run_pk, f"{key or claim.idempotency_key}.{TRANSFORM_TOOL_RESULT}", TRANSFORM_TOOL_RESULT, abort
         )
-        arguments = _object_of(claim.request.arguments) or {}
+        arguments = _parse_object(claim.request.arguments) or {}
         payload = {
-            **_call_payload(claim, session, arguments),
+            **_build_call_payload(claim, session, arguments),
             "result": result.text,
             "duration_ms": round((time.monotonic() - began) * 1000),
             "status": "error" if result.is_error else "ok",
         }
-        text = asking.first_text(hooks, payload)
+        text = asking.find_first_text(hooks, payload)
         return result if text is None else replace(result, text=text)
 
-    return revised
+    return revise_result
 
 
 def ask_for_context(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal) -> str:
@@ -166,7 +166,7 @@ def ask_for_context(parts: WorkerContext, claim: IterationClaim, abort: AbortSig
 
     Empty for a turn of which something is written already: a prompt that was sent once is sent again unchanged.
     """
-    hooks, run = parts.hooks.runner.hooks_for(PRE_LLM_CALL), claim.loaded.run
+    hooks, run = parts.hooks.runner.select_hooks(PRE_LLM_CALL), claim.loaded.run
     if not hooks or run.iteration or run.memory is not None or run.recovery is not None or run.wants_summary:
         return ""
     event_id = f"{claim.run_id}.1.{PRE_LLM_CALL}"
@@ -177,11 +177,11 @@ def ask_for_context(parts: WorkerContext, claim: IterationClaim, abort: AbortSig
     hooks = _drop_memory_hooks(parts, claim, hooks)
     rows = select_visible(stored)
     payload = {
-        **_turn_payload(parts, claim),
-        "user_message": _content(rows[-1]) if rows else "",
-        "conversation_history": _history(rows),
+        **_build_turn_payload(parts, claim),
+        "user_message": _read_content(rows[-1]) if rows else "",
+        "conversation_history": _select_history(rows),
     }
-    return "\n\n".join(asking.texts(hooks, payload))
+    return "\n\n".join(asking.iterate_answers(hooks, payload))
 
 
 def _drop_memory_hooks(
@@ -195,32 +195,32 @@ def _drop_memory_hooks(
     return [hook for hook in hooks if not hook.of_memory]
 
 
-def before_compaction(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
+def ask_before_compaction(parts: WorkerContext, claim: IterationClaim, abort: AbortSignal, plan: CompactionPlan) -> str:
     """The text that hooks want the summary of a conversation to keep: asked for before the summary is written, and
     stored with it.
     """
-    hooks = _drop_memory_hooks(parts, claim, parts.hooks.runner.hooks_for(PRE_COMPRESS))
+    hooks = _drop_memory_hooks(parts, claim, parts.hooks.runner.select_hooks(PRE_COMPRESS))
     if not hooks:
         return ""
     event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{plan.through}.{PRE_COMPRESS}"
     asking = _HookQuestion(parts, claim.loaded.pk, event_id, PRE_COMPRESS, abort)
     payload = {
-        **_turn_payload(parts, claim),
-        "conversation_history": _history(plan.turns),
+        **_build_turn_payload(parts, claim),
+        "conversation_history": _select_history(plan.turns),
         "focus": plan.focus,
         "message_count": len(plan.turns),
     }
-    return "\n\n".join(asking.texts(hooks, payload))
+    return "\n\n".join(asking.iterate_answers(hooks, payload))
 
 
-def final_answer(parts: WorkerContext, claim: IterationClaim, text: str, abort: AbortSignal) -> str | None:
+def ask_about_answer(parts: WorkerContext, claim: IterationClaim, text: str, abort: AbortSignal) -> str | None:
     """The text that a hook puts in the place of the run's answer, with secrets hidden; ``None`` to leave it."""
-    hooks = parts.hooks.runner.hooks_for(TRANSFORM_LLM_OUTPUT)
+    hooks = parts.hooks.runner.select_hooks(TRANSFORM_LLM_OUTPUT)
     if not hooks or not text.strip():
         return None
     event_id = f"{claim.run_id}.{claim.loaded.run.iteration + 1}.{TRANSFORM_LLM_OUTPUT}"
     asking = _HookQuestion(parts, claim.loaded.pk, event_id, TRANSFORM_LLM_OUTPUT, abort, waits_while_draining=True)
-    found = asking.first_text(hooks, {**_turn_payload(parts, claim), "response_text": text})
+    found = asking.find_first_text(hooks, {**_build_turn_payload(parts, claim), "response_text": text})
     return None if found is None else parts.redactor.redact_text(found)
 
 
@@ -255,7 +255,7 @@ class _HookQuestion:
         the run.
         """
         told = {**payload, "event_id": self.event_id, "telemetry_schema_version": PAYLOAD_VERSION}
-        written = self.parts.redactor.redact_result(canonical_json(told))
+        written = self.parts.redactor.redact_result(dump_canonical_json(told))
         called = self.parts.hooks.runner.call(hook, self.event_id, self.event, written, self.stopping)
         count("hook.asked")
         if called.was_broken_off:
@@ -281,15 +281,15 @@ class _HookQuestion:
             return None
         return replace(said, text=judged.text)
 
-    def texts(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> Iterator[str]:
+    def iterate_answers(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> Iterator[str]:
         """Ask each hook in turn and yield the texts of those that return one."""
         for hook in hooks:
             answer = self.answer(hook, payload)
             if isinstance(answer, ReplaceText):
                 yield answer.text
 
-    def first_text(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> str | None:
-        return next(self.texts(hooks, payload), None)
+    def find_first_text(self, hooks: Sequence[LoadedHook], payload: Mapping[str, Any]) -> str | None:
+        return next(self.iterate_answers(hooks, payload), None)
 
     def report_failure(self, hook: LoadedHook, reason: str) -> None:
         """Say that the hook failed: in the log, and in an event of the run. Never raises."""
@@ -309,7 +309,7 @@ class _HookQuestion:
 # --- payloads --------------------------------------------------------------------------------------------------------
 
 
-def _call_payload(claim: CallClaim, session: SessionContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _build_call_payload(claim: CallClaim, session: SessionContext, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "tool_name": claim.request.name,
         "args": arguments,
@@ -322,7 +322,7 @@ def _call_payload(claim: CallClaim, session: SessionContext, arguments: Mapping[
     }
 
 
-def _turn_payload(parts: WorkerContext, claim: IterationClaim) -> dict[str, Any]:
+def _build_turn_payload(parts: WorkerContext, claim: IterationClaim) -> dict[str, Any]:
     session = parts.rows.runs.load_session_context(claim.loaded.session_pk)
     return {
         "session_id": session.session_id,
@@ -335,7 +335,7 @@ def _turn_payload(parts: WorkerContext, claim: IterationClaim) -> dict[str, Any]
     }
 
 
-def _object_of(arguments: str) -> dict[str, Any] | None:
+def _parse_object(arguments: str) -> dict[str, Any] | None:
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -343,17 +343,17 @@ def _object_of(arguments: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else {} if value is None else None
 
 
-def _content(row: Message) -> str:
+def _read_content(row: Message) -> str:
     content = json.loads(row.body).get("content")
-    return content if isinstance(content, str) else canonical_json(content)
+    return content if isinstance(content, str) else dump_canonical_json(content)
 
 
-def _history(rows: Sequence[Message]) -> list[dict[str, str]]:
+def _select_history(rows: Sequence[Message]) -> list[dict[str, str]]:
     """The newest messages of the transcript that fit, each with its role."""
     found: list[dict[str, str]] = []
     left = _HISTORY_CHARS_MAX
     for row in reversed(rows):
-        text = _content(row)
+        text = _read_content(row)
         left -= len(text)
         if left < 0:
             break
@@ -364,10 +364,10 @@ def _history(rows: Sequence[Message]) -> list[dict[str, str]]:
 # --- what stands in for a call ---------------------------------------------------------------------------------------
 
 
-def _refusal_by_hook(hook: LoadedHook, reason: str) -> ToolResult:
+def _build_hook_refusal(hook: LoadedHook, reason: str) -> ToolResult:
     log.info("hook.blocked", hook=hook.name)
     refusal = Refusal(by=RefusedBy.HOOK, reason=f"{hook.name}: {reason}")
-    return replace(error_result(reason), refusal=refusal)
+    return replace(build_error_result(reason), refusal=refusal)
 
 
 def _ask_person(
@@ -377,11 +377,11 @@ def _ask_person(
     is allowed.
     """
     terms = parts.rows.waits.load_terms(claim.run_pk)
-    policy = parts.rules.approvals.narrow_policy(parts.rules.approvals.session_policy({}), terms)
+    policy = parts.rules.approvals.narrow_policy(parts.rules.approvals.build_session_policy({}), terms)
     if policy.mode is ApprovalMode.OFF or policy.unattended is UnattendedMode.APPROVE:
         return None
     if policy.unattended is UnattendedMode.DENY:
-        return _refusal_by_hook(hook, f"{wish.reason} (nobody is there to allow it)")
+        return _build_hook_refusal(hook, f"{wish.reason} (nobody is there to allow it)")
     request = {
         "command": f"{claim.request.name} {parts.redactor.redact_result(arguments)}",
         "description": wish.reason,

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from hermes_worker.core.hooks import ANSWER_CHARS_MAX, HookEvent, expand_events
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.extension import HookDeclaration, Installed, Reference, SettingValue, load_reference
 from hermes_worker.observe import count, log
 from hermes_worker.safety.redaction import redact
@@ -86,7 +86,7 @@ class HookRunner:
     def __bool__(self) -> bool:
         return bool(self._by_event)
 
-    def hooks_for(self, event: str) -> Sequence[LoadedHook]:
+    def select_hooks(self, event: str) -> Sequence[LoadedHook]:
         """The hooks for an event, in their order; empty for most events."""
         return self._by_event.get(event, ())
 
@@ -118,7 +118,7 @@ class HookRunner:
                 return HookOutcome(was_broken_off=True, duration_s=time.monotonic() - began)
             if time.monotonic() - began >= hook.timeout_s:
                 return self._abandon(work, hook, event, time.monotonic() - began)
-        return work.outcome(time.monotonic() - began)
+        return work.get_outcome(time.monotonic() - began)
 
     def _abandon(self, work: _CallOnThread, hook: LoadedHook, event: str, duration_s: float) -> HookOutcome:
         with self._lock:
@@ -151,14 +151,14 @@ class _CallOnThread:
         context = copy_context()
         threading.Thread(target=lambda: context.run(self._run), name=f"hook {self._hook.name}", daemon=True).start()
 
-    def outcome(self, duration_s: float) -> HookOutcome:
+    def get_outcome(self, duration_s: float) -> HookOutcome:
         return HookOutcome(answer=self._answer, failure=self._failure, duration_s=duration_s)
 
     def _run(self) -> None:
         try:
             answer = self._call_hook()
             # Written here: what it returned is others' code too, and may hang or raise when it is looked at.
-            written = None if answer is None else canonical_json(answer)
+            written = None if answer is None else dump_canonical_json(answer)
             if written is not None and len(written) > ANSWER_CHARS_MAX:
                 self._failure = f"its answer has {len(written):,} characters; at most {ANSWER_CHARS_MAX:,} are read"
             else:
@@ -178,10 +178,10 @@ class _CallOnThread:
         if not inspect.isawaitable(answer):
             return answer
 
-        async def awaited() -> Any:
+        async def await_answer() -> Any:
             return await asyncio.wait_for(answer, hook.timeout_s)
 
-        return asyncio.run(awaited())
+        return asyncio.run(await_answer())
 
 
 def _format_error(error: BaseException) -> str:

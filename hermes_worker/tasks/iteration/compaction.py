@@ -10,8 +10,8 @@ Here it is decided how to get one, from cheap to dear; each step is taken only w
 3. *Ask.* A model writes the summary, in an auxiliary call within this same claim.
 4. *Write blindly.* Where no model answers, the row is made of the turns themselves (``notes``), so the run goes on.
 
-A failed summary loses nothing. ``Wish.may_wait`` says that the request still fits into the window, only not below the
-trigger: then step 4 is not taken, ``SummaryMissing`` is raised and the request is sent as it is.
+A failed summary loses nothing. ``CompactionRequest.may_wait`` says that the request still fits into the window, only
+not below the trigger: then step 4 is not taken, ``SummaryMissing`` is raised and the request is sent as it is.
 
 Two numbers decide, in tokens of our own estimate (``Bounds``): a request above ``trigger`` is compacted before it is
 sent, one above ``room`` cannot be sent at all. Providers count otherwise than we do, and ``weight_percent`` has the
@@ -20,9 +20,9 @@ ratio of the last reply:
     window 200,000 tokens, output limit 0, share 0.75, the provider counts 125 % of our estimate
     trigger = 150,000 * 100 / 125 = 120,000        room = 200,000 * 100 / 125 = 160,000
 
-A compaction that takes away too little counts as futile in its own row (``with_gain``); after futile ones another is
-tried only when enough new has been said. Without that a conversation that cannot get shorter would be summarised before
-every call. No row of the transcript ever changes.
+A compaction that takes away too little counts as futile in its own row (``add_futile_count``); after futile ones
+another is tried only when enough new has been said. Without that a conversation that cannot get shorter would be
+summarised before every call. No row of the transcript ever changes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from hermes_worker.agent.prompt.compaction import (
     add_reminder,
     build_compaction_body,
     build_pruning_body,
+    compute_request_tokens_max,
     estimate_tokens,
     find_share,
-    request_tokens_max,
     trigger_tokens,
 )
 from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor, ResultPruner, check_plan, check_pruning
@@ -99,7 +99,7 @@ class Bounds:
     @property
     def room(self) -> int:
         """The largest size of a request, in tokens of our estimate."""
-        return self._to_estimate(request_tokens_max(self.window, self.options.output_tokens_max))
+        return self._to_estimate(compute_request_tokens_max(self.window, self.options.output_tokens_max))
 
     @property
     def question_chars(self) -> int:
@@ -111,7 +111,7 @@ class Bounds:
         return max(1, tokens * 100 // (self.weight_percent or 100))
 
 
-def _no_reminder(_: CompactionPlan) -> str:
+def _write_no_reminder(_: CompactionPlan) -> str:
     return ""
 
 
@@ -127,7 +127,7 @@ class CompactionRequest:
     """Whether the request has too many messages, and not too many tokens."""
     may_wait: bool = False
     """The request fits as it is: without a model's summary nothing is changed."""
-    reminder: Callable[[CompactionPlan], str] = _no_reminder
+    reminder: Callable[[CompactionPlan], str] = _write_no_reminder
     """Called for what the notes must keep, before they are written."""
 
 
@@ -156,7 +156,7 @@ def compact(
         return None
     plan, question, reminder = chosen.plan, chosen.question, wish.reminder(chosen.plan)
 
-    def made_of(summary: str) -> Compaction:
+    def build_compaction(summary: str) -> Compaction:
         through = parse_facts(find_newest_compaction(rows)).pruned
         body = build_compaction_body(plan, redact(summary), pruned_through=through if through > plan.through else 0)
         if wish.tokens and wish.focus is None:
@@ -164,11 +164,11 @@ def compact(
         return Compaction(body=body, rows=len(plan.turns), spent=bill.spent)
 
     count("conversation.compacted")
-    blindly = "\n\n".join(filter(None, (chosen.notes(), reminder)))
+    blindly = "\n\n".join(filter(None, (chosen.write_notes(), reminder)))
     if question is None:
-        return made_of(blindly)
+        return build_compaction(blindly)
     try:
-        request = _request(plan, add_reminder(question, reminder), bounds, model)
+        request = _build_request(plan, add_reminder(question, reminder), bounds, model)
         said = auxiliary.ask(AuxTask.COMPRESSION, request, abort, ticket=ticket, bill=bill)
     except ModelCallError as error:
         if abort.is_set():
@@ -177,8 +177,8 @@ def compact(
             log.warning("conversation.left_long", kind=error.kind.value)
             raise SummaryMissing(error.kind.value) from error
         log.warning("conversation.compacted_blindly", kind=error.kind.value)
-        return made_of(blindly)
-    made = made_of(said.text or blindly)
+        return build_compaction(blindly)
+    made = build_compaction(said.text or blindly)
     log.info("conversation.compacted", rows=len(plan.turns), summary_chars=len(said.text))
     return made
 
@@ -213,7 +213,7 @@ class _SummaryPlan:
     question: Sequence[str] | None
     by: Compactor
 
-    def notes(self) -> str:
+    def write_notes(self) -> str:
         """The summary without a model; the built-in one where the chosen compactor has none."""
         try:
             if said := str(self.by.notes(self.plan)).strip():
@@ -256,7 +256,7 @@ def _log_compactor_failure(error: Exception) -> None:
     log.warning("conversation.compactor_refused", reason=f"{type(error).__name__}: {error}")
 
 
-def _request(plan: CompactionPlan, question: Sequence[str], bounds: Bounds, model: str) -> ModelRequest:
+def _build_request(plan: CompactionPlan, question: Sequence[str], bounds: Bounds, model: str) -> ModelRequest:
     tokens = estimate_tokens(plan.turns)
     most = min(bounds.window // 20, _SUMMARY_TOKENS_MAX)
     budget = max(_SUMMARY_TOKENS_MIN, min(tokens // 5, most))

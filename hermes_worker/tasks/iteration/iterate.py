@@ -12,10 +12,10 @@ from hermes_worker.core.compactions import CONTEXT_FIELD
 from hermes_worker.core.effects import Iterate
 from hermes_worker.core.errors import LeaseLost
 from hermes_worker.core.events import AskedAgain, CapacityAwaited, ModelFailed, ModelReplied, RunBroken
-from hermes_worker.core.forks import EVALUATION_SOURCE
 from hermes_worker.core.messages import THINKER_FIELD
 from hermes_worker.core.pricing import Spent
 from hermes_worker.core.recovery_state import dump_recovery_state
+from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.models.catalog import find_thinker
 from hermes_worker.observe import count, log
 from hermes_worker.store.rows import Hint
@@ -24,11 +24,11 @@ from hermes_worker.system import faults
 from hermes_worker.system.faults import FaultPoint
 from hermes_worker.tasks.context import WorkerContext
 from hermes_worker.tasks.hooks.observing import record_run_begin
-from hermes_worker.tasks.hooks.rewriting import final_answer
+from hermes_worker.tasks.hooks.rewriting import ask_about_answer
 from hermes_worker.tasks.iteration.model_request import Answered, Compacted, Interrupted, Unanswered, ask
-from hermes_worker.tasks.iteration.planning import tool_names
+from hermes_worker.tasks.iteration.planning import read_tool_names
 from hermes_worker.tasks.iteration.reply_validation import JudgeContext, JudgedReply, judge, with_text
-from hermes_worker.tasks.iteration.spending import cost_of_reply
+from hermes_worker.tasks.iteration.spending import compute_reply_cost
 from hermes_worker.tasks.iteration.titles import give_title
 from hermes_worker.tasks.leases import AbortReason
 from hermes_worker.tasks.step_runner import RunStep, StepDone, run_step, write_outcome
@@ -67,8 +67,9 @@ def _run_iteration(parts: WorkerContext, claim: IterationClaim, abort: AbortSign
     parts = parts.for_run(claim.loaded)
     record_run_begin(parts, claim)
     asked = ask(parts, claim, abort, is_watched=partial(_is_watched, parts, claim))
-    outcome = _judge_answer(parts, claim, asked, abort) if isinstance(asked, Answered) else asked
-    faults.pass_point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)
+    outcome: _Outcome = _judge_answer(parts, claim, asked, abort) if isinstance(asked, Answered) else asked
+    if isinstance(asked, Answered):
+        faults.pass_point(FaultPoint.ITERATE_AFTER_REPLY, claim.run_id)
 
     def commit() -> list[Hint]:
         with parts.fair_semaphore:
@@ -128,7 +129,7 @@ def rewrite_reply(
     if not isinstance(judged.event, ModelReplied):
         return judged
     reply = judged.reply
-    text = None if judged.event.calls else final_answer(parts, claim, reply.text, abort)
+    text = None if judged.event.calls else ask_about_answer(parts, claim, reply.text, abort)
     if text is not None and text != reply.text:
         reply = with_text(reply, text)
     if context:
@@ -161,8 +162,8 @@ def _judge_reply(parts: WorkerContext, claim: IterationClaim, answered: Answered
         has_fallback=answered.memory.provider + 1 < len(parts.find_models(claim.loaded.session_pk).chain),
         output_tokens_default=parts.rules.model.output_tokens_max,
         calls_max=parts.rules.calls_max,
-        offered=tool_names(tools),
-        output_schema=_output_schema(parts, claim, answered),
+        offered=read_tool_names(tools),
+        output_schema=_load_output_schema(parts, claim, answered),
         guardrails=parts.rules.guardrails,
     )
     judged = judge(answered.reply, where, parts.catalog.for_session(tools))
@@ -176,7 +177,7 @@ def _judge_reply(parts: WorkerContext, claim: IterationClaim, answered: Answered
     return judged
 
 
-def _output_schema(parts: WorkerContext, claim: IterationClaim, answered: Answered) -> Mapping[str, object] | None:
+def _load_output_schema(parts: WorkerContext, claim: IterationClaim, answered: Answered) -> Mapping[str, object] | None:
     """The schema that the reply has to fit if it is the answer; ``None`` where the run has none."""
     if not claim.loaded.has_output_schema or answered.reply.tool_requests:
         return None
@@ -201,7 +202,7 @@ def _commit(parts: WorkerContext, claim: IterationClaim, outcome: _Outcome, abor
                 return parts.rows.runs.commit_requested_compaction(claim, row, spent.cost)
             return parts.rows.runs.commit_compaction(claim, event, row, spent.cost)
         case _JudgedAnswer(answered=answered, judged=judged):
-            cost = cost_of_reply(answered.reply, answered.route, parts.models.prices)
+            cost = compute_reply_cost(answered.reply, answered.route, parts.models.prices)
             spent = Spent(usage=answered.reply.usage, cost=cost) + answered.in_vain
             reply = replace(judged.reply, usage=spent.usage)
             if isinstance(judged.event, ModelReplied):

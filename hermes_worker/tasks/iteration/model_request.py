@@ -21,7 +21,7 @@ from hermes_worker.core.auxiliary import AuxTask
 from hermes_worker.core.compactions import build_outcome_body, parse_requested_focus
 from hermes_worker.core.errors import ConfigurationError, Failure, FailureKind, ModelCallError
 from hermes_worker.core.guardrails import find_halt
-from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, canonical_json
+from hermes_worker.core.messages import Delta, Message, ModelReply, ModelRequest, dump_canonical_json
 from hermes_worker.core.metering import compute_weight_percent, estimate_request_tokens, fill_missing_usage
 from hermes_worker.core.moved_folders import build_folder_note
 from hermes_worker.core.pricing import NOTHING_SPENT, Spent
@@ -35,7 +35,7 @@ from hermes_worker.core.run import ExitReason
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.models.governor import CallPermit, CredentialRef
 from hermes_worker.models.identity import describe_endpoint
-from hermes_worker.models.key_watch import parked_wait_s
+from hermes_worker.models.key_watch import choose_parked_wait_s
 from hermes_worker.observe import count, log, record_duration
 from hermes_worker.safety.redaction import redact
 from hermes_worker.store.key_states import Probe
@@ -44,7 +44,7 @@ from hermes_worker.store.runs.transcripts import CorruptTranscript
 from hermes_worker.stream.live import DeltaBuffer
 from hermes_worker.tasks.calls.auxiliary import Auxiliary
 from hermes_worker.tasks.context import WorkerContext
-from hermes_worker.tasks.hooks.rewriting import ask_for_context, before_compaction
+from hermes_worker.tasks.hooks.rewriting import ask_before_compaction, ask_for_context
 from hermes_worker.tasks.iteration.compaction import Bounds, Compaction, CompactionRequest, SummaryMissing, compact
 from hermes_worker.tasks.iteration.requests import build_request
 from hermes_worker.tasks.iteration.spending import Bill, DeltaMeter, MeteredAttempt
@@ -127,7 +127,7 @@ def _call_model(
     try:
         with parts.fair_semaphore:
             call = _ModelCall(parts, claim, abort, is_watched, bill, context)
-        return call.check_guardrails() or call.check_server() or call.outcome()
+        return call.check_guardrails() or call.check_server() or call.ask()
     except (CorruptTranscript, ValueError) as error:
         return _fail_corrupt(error)
     except ConfigurationError as error:
@@ -193,8 +193,8 @@ class _ModelCall:
         if note and note not in memory.context and self._focus is None:
             memory = replace(memory, context=f"{memory.context}\n\n{note}".strip())
         self._chain = parts.find_models(claim.loaded.session_pk).chain
-        rules = _rules(parts, len(self._chain), is_requested=self._focus is not None)
-        self._begun = asking.begin_call(rules, memory, _history(run.recovery))
+        rules = _build_rules(parts, len(self._chain), is_requested=self._focus is not None)
+        self._begun = asking.begin_call(rules, memory, _parse_history(run.recovery))
         self._deltas = DeltaBuffer(
             parts.live,
             claim.run_id,
@@ -232,14 +232,14 @@ class _ModelCall:
         )
         return self._park_run(self._begun, _ELSEWHERE_S, reason)
 
-    def outcome(self) -> Asked:
+    def ask(self) -> Asked:
         try:
-            return self._outcome()
+            return self._ask_until_answered()
         finally:
-            if (probe := self._probe_taken()) is not None:
+            if (probe := self._find_taken_probe()) is not None:
                 self._parts.models.keys.release_probe(probe, self._probe_wait_s)
 
-    def _outcome(self) -> Asked:
+    def _ask_until_answered(self) -> Asked:
         state = self._begun
         while True:
             happened = self._perform(state)
@@ -308,8 +308,8 @@ class _ModelCall:
         route, has_other_keys = found
         request = self._build_request(route, state)
         tokens = estimate_request_tokens(request)
-        served = self._window_served(route, tokens)
-        bounds = self._bounds(state, state.choose_window(served), route)
+        served = self._find_served_window(route, tokens)
+        bounds = self._build_bounds(state, state.choose_window(served), route)
         trigger = bounds.trigger
         facts = asking.RequestFacts(
             provider=route.name,
@@ -333,25 +333,25 @@ class _ModelCall:
         its keys are closed and this call is not the one that probes one of them.
         """
         chain, model = self._chain, self._claim.loaded.model
-        names = chain.credentials(model, position)
+        names = chain.list_credentials(model, position)
         if not self._parts.models.keys.are_all_open:
-            closed = [name for name in self._key_names(position) if self._parts.models.keys.find_closed(name)]
+            closed = [name for name in self._list_key_names(position) if self._parts.models.keys.find_closed(name)]
             names = [name for name in names if name not in closed]
             tried = next((name for name in closed if self._acquire_probe(name)), None)
             if tried is not None:
-                return chain.route(model, position, tried), bool(names)
+                return chain.resolve_route(model, position, tried), bool(names)
             if closed and not names:
                 return None
         if not names:
-            return chain.route(model, position), False
+            return chain.resolve_route(model, position), False
         is_child = self._claim.loaded.depth > 0
         chosen = self._parts.models.pool.choose_key(names, ticket=self._claim.run_id, is_child=is_child)
-        return chain.route(model, position, chosen.name), chosen.has_others
+        return chain.resolve_route(model, position, chosen.name), chosen.has_others
 
-    def _key_names(self, position: int) -> Sequence[str]:
+    def _list_key_names(self, position: int) -> Sequence[str]:
         """The names of the keys of the provider at ``position``."""
         chain, model = self._chain, self._claim.loaded.model
-        return chain.credentials(model, position) or (chain.route(model, position).credential,)
+        return chain.list_credentials(model, position) or (chain.resolve_route(model, position).credential,)
 
     def _acquire_probe(self, credential: str) -> bool:
         """Acquire the fleet's one probe of a closed key; ``False`` when another call has it."""
@@ -360,7 +360,7 @@ class _ModelCall:
         self._probe = self._parts.models.keys.acquire_probe(credential, self._parts.leases.owner)
         return self._probe is not None
 
-    def _probe_taken(self) -> Probe | None:
+    def _find_taken_probe(self) -> Probe | None:
         probe, self._probe = self._probe, None
         return probe
 
@@ -370,7 +370,9 @@ class _ModelCall:
         elsewhere = [*range(here + 1, ends), *(range(min(here, ends)) if state.may_go_back else ())]
         position = next((position for position in elsewhere if self._choose_route(position) is not None), None)
         rows = [
-            self._parts.models.keys.find_closed(name) for each in (here, *elsewhere) for name in self._key_names(each)
+            self._parts.models.keys.find_closed(name)
+            for each in (here, *elsewhere)
+            for name in self._list_key_names(each)
         ]
         found = {row.credential: row for row in rows if row is not None}
         why = "; ".join(
@@ -379,7 +381,7 @@ class _ModelCall:
         return asking.KeyClosed(
             next_provider=position,
             keys=tuple(found),
-            wait_s=parked_wait_s(),
+            wait_s=choose_parked_wait_s(),
             reason=f"{why}; one call at a time tries it, and the run goes on when it works",
         )
 
@@ -393,7 +395,7 @@ class _ModelCall:
             options=self._parts.rules.model,
         )
 
-    def _window_served(self, route: ModelRoute, tokens: int) -> int | None:
+    def _find_served_window(self, route: ModelRoute, tokens: int) -> int | None:
         """The window that the server is known to serve, in tokens; ``None`` where it is not known. It is asked for in
         the background, so that no call waits for it.
         """
@@ -404,7 +406,7 @@ class _ModelCall:
             route.window.request_in_background()
         return served
 
-    def _bounds(self, state: ModelCallState, window: int, route: ModelRoute) -> Bounds:
+    def _build_bounds(self, state: ModelCallState, window: int, route: ModelRoute) -> Bounds:
         return Bounds(
             window=window,
             options=self._parts.rules.model,
@@ -422,10 +424,10 @@ class _ModelCall:
             focus=self._focus,
             has_too_many_rows=facts.has_too_many_rows and facts.tokens < facts.trigger,
             may_wait=act.may_wait,
-            reminder=partial(before_compaction, self._parts, self._claim, self._abort),
+            reminder=partial(ask_before_compaction, self._parts, self._claim, self._abort),
         )
         auxiliary = Auxiliary.for_run(self._parts, self._claim.loaded, self._claim.run_id)
-        bounds = self._bounds(state, state.window, self._prepared.route)
+        bounds = self._build_bounds(state, state.window, self._prepared.route)
         try:
             made = compact(
                 self._rows,
@@ -491,8 +493,8 @@ class _ModelCall:
         except ModelCallError as error:
             self._bill.add(attempt.estimate_lost_spend(error, self._parts.models.prices))
             self._parts.models.governor.settle(self._permit, limits=error.limits)
-            return self._failure(error)
-        self._parts.models.keys.report_answer(self._prepared.key, self._probe_taken())
+            return self._classify_failure(error)
+        self._parts.models.keys.report_answer(self._prepared.key, self._find_taken_probe())
         reply = fill_missing_usage(answered, request)
         self._parts.models.governor.settle(self._permit, usage=reply.usage, limits=reply.limits)
         spoken.finish()
@@ -500,7 +502,7 @@ class _ModelCall:
         memory = replace(state.memory, weight_percent=weight)
         return Answered(reply=reply, route=route, request=request, rows=self._rows, memory=memory)
 
-    def _failure(self, error: ModelCallError) -> asking.RequestFailed | Interrupted:
+    def _classify_failure(self, error: ModelCallError) -> asking.RequestFailed | Interrupted:
         if self._abort.is_set():
             return Interrupted()
         classification = classify_translated(error)
@@ -508,12 +510,12 @@ class _ModelCall:
             self._prepared.key,
             classification,
             run_id=self._claim.run_id,
-            probe=self._probe_taken(),
+            probe=self._find_taken_probe(),
             is_renewable=self._prepared.route.renew is not None,
         )
         return asking.RequestFailed(
             classification=classification,
-            contents=_contents(self._prepared.request),
+            contents=_describe_contents(self._prepared.request),
             jitter=random.random(),
             is_key_closed=is_key_closed,
         )
@@ -534,7 +536,7 @@ class _ModelCall:
         try:
             renew(self._abort)
         except ModelCallError as error:
-            return self._failure(error)
+            return self._classify_failure(error)
         return asking.TokenRenewed()
 
     def _compare(self, state: ModelCallState) -> asking.RequestCompared | Interrupted:
@@ -546,7 +548,7 @@ class _ModelCall:
     def _park_run(self, state: ModelCallState, seconds: float, reason: str, keys: tuple[str, ...] = ()) -> Unanswered:
         event = ev.CapacityAwaited(
             resume_at=self._parts.rows.now() + seconds,
-            recovery=canonical_json(retry.build_document(state.history)),
+            recovery=dump_canonical_json(retry.build_document(state.history)),
             memory=dump_recovery_state(state.memory),
             reason=reason,
             keys=keys,
@@ -554,7 +556,7 @@ class _ModelCall:
         return Unanswered(event=event)
 
 
-def _rules(parts: WorkerContext, providers: int, *, is_requested: bool) -> asking.ModelCallRules:
+def _build_rules(parts: WorkerContext, providers: int, *, is_requested: bool) -> asking.ModelCallRules:
     options = parts.rules.model
     return asking.ModelCallRules(
         attempts_max=options.attempts_max,
@@ -565,7 +567,7 @@ def _rules(parts: WorkerContext, providers: int, *, is_requested: bool) -> askin
     )
 
 
-def _contents(request: ModelRequest) -> asking.RequestContents:
+def _describe_contents(request: ModelRequest) -> asking.RequestContents:
     return asking.RequestContents(
         messages=len(request.messages),
         output_tokens_max=request.output_tokens_max or 0,
@@ -584,8 +586,8 @@ def _fail_call(act: asking.FailCall) -> Unanswered:
     return Unanswered(event=ev.ModelFailed(failure=failure, exit_reason=exit_reason))
 
 
-def _history(recovery: str | None) -> retry.AttemptHistory:
-    """Raises ``ValueError``."""
+def _parse_history(recovery: str | None) -> retry.AttemptHistory:
+    """Parse the stored history of failed requests. Raises ``ValueError``."""
     return retry.parse_history(json.loads(recovery)) if recovery else retry.AttemptHistory()
 
 

@@ -16,7 +16,7 @@ from hermes_worker.core.client_tools import CLIENT_SOURCE
 from hermes_worker.core.deferred_tools import CALL, select_shown_definitions, unwrap_call
 from hermes_worker.core.events import PlannedCall
 from hermes_worker.core.guardrails import GUARD_FIELD, find_precedents
-from hermes_worker.core.messages import Message, ModelReply, ToolRequest, canonical_json
+from hermes_worker.core.messages import Message, ModelReply, ToolRequest, dump_canonical_json
 from hermes_worker.core.recovery.repair import drop_repeated_calls, repair_tool_name
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
@@ -58,7 +58,7 @@ def add_precedents(reply: ModelReply, rows: Sequence[Message], catalog: ToolCata
     are the transcript before it.
     """
     calls = [(request.name, request.arguments) for request in reply.tool_requests]
-    readers = {name for name, _ in calls if name in catalog.names and only_reads(catalog.spec(name))}
+    readers = {name for name, _ in calls if name in catalog.names and only_reads(catalog.get_spec(name))}
     found = find_precedents(rows, calls, readers)
     if not found:
         return reply
@@ -77,7 +77,7 @@ def _move_client_calls_last(planned: Sequence[int], specs: Sequence[ToolSpec | N
     return [numbers[segment] for segment in moved]
 
 
-def unknown_names(reply: ModelReply, offered: Collection[str], catalog: ToolCatalog) -> tuple[str, ...]:
+def list_unknown_names(reply: ModelReply, offered: Collection[str], catalog: ToolCatalog) -> tuple[str, ...]:
     """The names in the reply's calls that no tool of the session has, even after repair."""
     return tuple(
         request.name
@@ -87,7 +87,7 @@ def unknown_names(reply: ModelReply, offered: Collection[str], catalog: ToolCata
 
 
 def _find_spec(name: str, catalog: ToolCatalog) -> ToolSpec | None:
-    return catalog.spec(name) if name in catalog.names else None
+    return catalog.get_spec(name) if name in catalog.names else None
 
 
 def _unwrap_call(request: ToolRequest, catalog: ToolCatalog) -> ToolRequest:
@@ -107,14 +107,15 @@ def _repair_name(request: ToolRequest, catalog: ToolCatalog) -> ToolRequest:
 
 
 @lru_cache(maxsize=256)
-def tool_texts(tools: str) -> Sequence[str]:
+def read_tool_texts(tools: str) -> Sequence[str]:
     """A session's stored tool definitions as models are sent them, each as its own canonical JSON."""
     return tuple(
-        canonical_json(strip_private_keys(definition)) for definition in json.loads(select_shown_definitions(tools))
+        dump_canonical_json(strip_private_keys(definition))
+        for definition in json.loads(select_shown_definitions(tools))
     )
 
 
 @lru_cache(maxsize=256)
-def tool_names(tools: str) -> frozenset[str]:
+def read_tool_names(tools: str) -> frozenset[str]:
     """The names of a session's stored tools."""
     return frozenset(str(definition["function"]["name"]) for definition in json.loads(tools))

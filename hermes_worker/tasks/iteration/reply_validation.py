@@ -22,7 +22,7 @@ from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
 from hermes_worker.core.run import ExitReason, Run
 from hermes_worker.core.structured_output import REPAIRS_MAX, build_call_demand, build_correction
 from hermes_worker.safety.redaction import redact
-from hermes_worker.tasks.iteration.planning import add_precedents, plan_calls, unknown_names
+from hermes_worker.tasks.iteration.planning import add_precedents, list_unknown_names, plan_calls
 
 NO_SUMMARY = "(The steps this task allows are used up, and the model wrote no summary of what it did.)"
 _ROWS_AFTER_TOOLS = 5
@@ -78,8 +78,8 @@ def judge(reply: ModelReply, where: JudgeContext, catalog: ToolCatalog) -> Judge
     if where.run.wants_summary:
         return _judge_summary(reply, where)
     offered = catalog.names if where.offered is None else where.offered
-    facts = empty.read_reply_facts(reply, unknown_names=unknown_names(reply, offered, catalog))
-    verdict = empty.judge_reply(facts, where.memory.counters, _surroundings(where))
+    facts = empty.read_reply_facts(reply, unknown_names=list_unknown_names(reply, offered, catalog))
+    verdict = empty.judge_reply(facts, where.memory.counters, _describe_context(where))
     # The larger output limit was for this call only.
     memory = replace(where.memory, output_tokens_max=None)
     match verdict:
@@ -90,7 +90,7 @@ def judge(reply: ModelReply, where: JudgeContext, catalog: ToolCatalog) -> Judge
         case empty.Accept() if where.output_schema is not None:
             return _judge_output(reply, verdict, memory, where.output_schema)
         case empty.Accept():
-            answer = _reply_to_store(reply, verdict.text, keeps_calls=False)
+            answer = _build_reply_to_store(reply, verdict.text, keeps_calls=False)
             return JudgedReply(event=ev.ModelReplied(exit_reason=_EXIT_OF[verdict.reason]), reply=answer)
         case empty.AskAgain():
             again = replace(memory, counters=verdict.counters, output_tokens_max=verdict.output_tokens_max)
@@ -106,7 +106,7 @@ def judge(reply: ModelReply, where: JudgeContext, catalog: ToolCatalog) -> Judge
             assert_never(verdict)
 
 
-def _surroundings(where: JudgeContext) -> empty.ReplyContext:
+def _describe_context(where: JudgeContext) -> empty.ReplyContext:
     return empty.ReplyContext(
         is_after_tools=any(row.role is Role.TOOL for row in where.rows[-_ROWS_AFTER_TOOLS:]),
         has_fallback=where.has_fallback,
@@ -118,7 +118,7 @@ def _surroundings(where: JudgeContext) -> empty.ReplyContext:
 def _accept_calls(
     reply: ModelReply, verdict: empty.RunTools, memory: RecoveryState, where: JudgeContext, catalog: ToolCatalog
 ) -> JudgedReply:
-    planned, calls = plan_calls(_reply_to_store(reply, verdict.text, keeps_calls=True), catalog)
+    planned, calls = plan_calls(_build_reply_to_store(reply, verdict.text, keeps_calls=True), catalog)
     if len(calls) > where.calls_max:
         message = f"the model asked for {len(calls)} tool calls in one reply; at most {where.calls_max} are run"
         return _fail_run(reply, ExitReason.MODEL_CALL_REFUSED, "too_many_tool_calls", message)
@@ -141,7 +141,7 @@ def _finish_partial(reply: ModelReply, verdict: empty.FinishPartial) -> JudgedRe
         return _fail_run(reply, exit_reason, verdict.reason.value, verdict.note)
     failure = Failure(kind=verdict.reason.value, message=verdict.note)
     event = ev.ModelReplied(exit_reason=ExitReason.TRUNCATED, failure=failure)
-    return JudgedReply(event=event, reply=_reply_to_store(reply, verdict.text, keeps_calls=False))
+    return JudgedReply(event=event, reply=_build_reply_to_store(reply, verdict.text, keeps_calls=False))
 
 
 def _demand_call(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState) -> JudgedReply:
@@ -155,7 +155,7 @@ def _demand_call(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState
 
 def _send_back(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState, correction: str) -> JudgedReply:
     sent_back = (
-        build_assistant_body(_reply_to_store(reply, verdict.text, keeps_calls=False)),
+        build_assistant_body(_build_reply_to_store(reply, verdict.text, keeps_calls=False)),
         build_user_body(correction),
     )
     counters = empty.ReplyCounters(output_repairs=memory.counters.output_repairs + 1, scaffold=sent_back)
@@ -170,7 +170,7 @@ def _judge_output(
 
     found = output.judge_answer(verdict.text, schema)
     if isinstance(found, output.FittingAnswer):
-        answer = _reply_to_store(reply, found.text, keeps_calls=False)
+        answer = _build_reply_to_store(reply, found.text, keeps_calls=False)
         return JudgedReply(event=ev.ModelReplied(exit_reason=_EXIT_OF[verdict.reason]), reply=answer)
     repairs = memory.counters.output_repairs
     if repairs >= REPAIRS_MAX:
@@ -200,15 +200,17 @@ def _judge_summary(reply: ModelReply, where: JudgeContext) -> JudgedReply:
     text = "" if has_raw_call(strip_reasoning(reply.text)) else strip_think_blocks(reply.text).strip()
     if not text and not where.memory.summaries:
         return _ask_again(reply, replace(where.memory, summaries=1), is_counted=False)
-    return JudgedReply(event=ev.ModelReplied(), reply=_reply_to_store(reply, text or NO_SUMMARY, keeps_calls=False))
+    return JudgedReply(
+        event=ev.ModelReplied(), reply=_build_reply_to_store(reply, text or NO_SUMMARY, keeps_calls=False)
+    )
 
 
 def with_text(reply: ModelReply, text: str) -> ModelReply:
     """The reply with ``text`` as its text."""
-    return _reply_to_store(reply, text, keeps_calls=False)
+    return _build_reply_to_store(reply, text, keeps_calls=False)
 
 
-def _reply_to_store(reply: ModelReply, text: str, *, keeps_calls: bool) -> ModelReply:
+def _build_reply_to_store(reply: ModelReply, text: str, *, keeps_calls: bool) -> ModelReply:
     """The reply as a row: ``text`` for its text, thinking out of it and into the reasoning."""
     is_same_text = text == reply.text.strip()
     return replace(

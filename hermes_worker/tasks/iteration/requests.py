@@ -13,14 +13,14 @@ from hermes_worker.agent.prompt.compactors import SUMMARY, Compactor
 from hermes_worker.agent.prompt.pipeline import build_messages
 from hermes_worker.agent.prompt.system import rename_model
 from hermes_worker.core.compactions import append_context, select_visible
-from hermes_worker.core.messages import Message, ModelRequest, Role, build_user_body, canonical_json
+from hermes_worker.core.messages import Message, ModelRequest, Role, build_user_body, dump_canonical_json
 from hermes_worker.core.model_capabilities import CacheLayout, WireNeeds
 from hermes_worker.core.notices import SUMMARY_REQUEST
 from hermes_worker.core.recovery_state import Amendment, RecoveryState
-from hermes_worker.models.catalog import CacheTarget, Wire, cache_layout, find_thinker, find_wire_needs
+from hermes_worker.models.catalog import CacheTarget, Wire, choose_cache_layout, find_thinker, find_wire_needs
 from hermes_worker.models.chain import ModelRoute
 from hermes_worker.store.runs.runs import SessionContext
-from hermes_worker.tasks.iteration.planning import tool_texts
+from hermes_worker.tasks.iteration.planning import read_tool_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +63,16 @@ def build_request(
     """Build the request from ``rows``, the transcript. Pure. Raises ``ValueError`` when a row makes no sense."""
     # Scaffold rows are sent and never stored. They go through the same repairs as the rest.
     sent_along = (*memory.counters.scaffold, *([build_user_body(SUMMARY_REQUEST)] if is_summary else []))
-    scaffold = [_scaffold_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]
+    scaffold = [_build_scaffold_row(body, number) for number, body in enumerate(sent_along, start=len(rows) + 1)]
     prepared = build_messages(
-        [*append_context(select_visible(rows), memory.context), *scaffold], _wire_needs(route, memory.amendments)
+        [*append_context(select_visible(rows), memory.context), *scaffold], _find_wire_needs(route, memory.amendments)
     )
-    messages = [_system_row(session.system_prompt, route if memory.provider else None), *prepared]
+    messages = [_build_system_row(session.system_prompt, route if memory.provider else None), *prepared]
     amended = amend_messages(messages, memory.amendments, image_side_px_max=memory.image_side_px_max)
     return ModelRequest(
         model=route.model,
-        messages=add_cache_markers(amended, _cache_layout(route)),
-        tools=() if is_summary else amend_tools(tool_texts(session.tools), memory.amendments),
+        messages=add_cache_markers(amended, _choose_cache_layout(route)),
+        tools=() if is_summary else amend_tools(read_tool_texts(session.tools), memory.amendments),
         forced_tools=() if is_summary else memory.forced_tools,
         session_id=session.session_id,
         output_tokens_max=memory.output_tokens_max or options.output_tokens_max,
@@ -82,21 +82,21 @@ def build_request(
     )
 
 
-def _scaffold_row(body: str, seq: int) -> Message:
+def _build_scaffold_row(body: str, seq: int) -> Message:
     return Message(seq=seq, role=Role(json.loads(body)["role"]), body=body)
 
 
 @lru_cache(maxsize=256)
-def _system_row(system_prompt: str, stand_in: ModelRoute | None) -> str:
+def _build_system_row(system_prompt: str, stand_in: ModelRoute | None) -> str:
     """The stored text; only its lines that name the model change while another provider stands in."""
     text = (
         system_prompt if stand_in is None else rename_model(system_prompt, model=stand_in.model, provider=stand_in.name)
     )
-    return canonical_json({"role": "system", "content": text})
+    return dump_canonical_json({"role": "system", "content": text})
 
 
 @lru_cache(maxsize=256)
-def _wire_needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeeds:
+def _find_wire_needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeeds:
     needs = find_wire_needs(provider=route.name, model=route.model, host=route.host, wire=route.wire)
     if Amendment.NO_REASONING_REPLAY in amendments:
         keeps_details = needs.keeps_reasoning_details and route.wire != Wire.CHAT_COMPLETIONS
@@ -108,11 +108,11 @@ def _wire_needs(route: ModelRoute, amendments: frozenset[Amendment]) -> WireNeed
 
 
 @lru_cache(maxsize=256)
-def _cache_layout(route: ModelRoute) -> CacheLayout | None:
+def _choose_cache_layout(route: ModelRoute) -> CacheLayout | None:
     target = CacheTarget(
         provider=route.name,
         model=route.model,
         host=route.host,
         is_anthropic_wire=route.wire == Wire.ANTHROPIC_MESSAGES,
     )
-    return cache_layout(target)
+    return choose_cache_layout(target)

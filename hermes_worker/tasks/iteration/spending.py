@@ -17,7 +17,7 @@ from hermes_worker.core.metering import (
 )
 from hermes_worker.core.pricing import NOTHING_SPENT, Cost, Price, Spent, build_billed_cost
 from hermes_worker.models.chain import ModelRoute
-from hermes_worker.models.prices import cost_of
+from hermes_worker.models.prices import compute_cost
 from hermes_worker.observe import count
 
 Prices = Mapping[tuple[str, str], Price]
@@ -58,11 +58,11 @@ class DeltaMeter:
         return estimate_tokens(("".join(self._pieces),))
 
 
-def cost_of_reply(reply: ModelReply, route: ModelRoute, prices: Prices) -> Cost:
+def compute_reply_cost(reply: ModelReply, route: ModelRoute, prices: Prices) -> Cost:
     """The cost of a metered ``reply``. What the provider says it billed goes before any price list."""
     if reply.cost_usd is not None:
         return build_billed_cost(reply.cost_usd)
-    return cost_of(reply.usage, provider=route.name, model=route.model, own_prices=prices)
+    return compute_cost(reply.usage, provider=route.name, model=route.model, own_prices=prices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,5 +83,5 @@ class MeteredAttempt:
             return Spent(usage=Usage(refused_attempts=1))
         count("model.outcome_unknown")
         usage = estimate_lost_attempt(estimate_request_tokens(self.request), self.usual, heard=heard)
-        priced = cost_of(usage, provider=self.route.name, model=self.route.model, own_prices=prices)
+        priced = compute_cost(usage, provider=self.route.name, model=self.route.model, own_prices=prices)
         return Spent(usage=usage, cost=estimate_lost_cost(usage, priced, self.usual))

@@ -24,7 +24,7 @@ from hermes_worker.core.abort import AbortSignal
 from hermes_worker.core.errors import LeaseLost, UnavailableError
 from hermes_worker.core.offered_skills import SkillLibrary
 from hermes_worker.core.principals import find_tenant_home
-from hermes_worker.local.paths import holds_state, job_data_dir
+from hermes_worker.local.paths import get_job_data_dir, holds_state
 from hermes_worker.observe import bind_facts, count, log
 from hermes_worker.safety.redaction import Redactor, redact
 from hermes_worker.store.jobs.executions import ExecutionClaim, Executions, ExecutionState, build_collect_hint
@@ -159,12 +159,12 @@ def _collect_texts(parts: CollectingContext, claim: ExecutionClaim, stops: Calla
 def _run_script(
     parts: CollectingContext, claim: ExecutionClaim, spec: JobSpec, stops: Callable[[], bool]
 ) -> ScriptResult:
-    """Raises ``WorkspaceError``, ``OSError``."""
+    """Run the script of a job. Raises ``WorkspaceError``, ``OSError``."""
     home = find_tenant_home(parts.home, claim.tenant)
-    path = script_path(home / "scripts", spec.script or "")
+    path = resolve_script_path(home / "scripts", spec.script or "")
     if stops_this_service(read_plain(path, bytes_max=_SCRIPT_BYTES_MAX).decode("utf-8", "replace")):
         raise WorkspaceError("Blocked: the script contains a command that stops or restarts this service")
-    data = job_data_dir(home, claim.job_id)
+    data = get_job_data_dir(home, claim.job_id)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     begins_in = Path(spec.directory).resolve() if spec.no_agent and spec.directory else path.parent
     is_among_scripts = begins_in.is_relative_to((home / "scripts").resolve())
@@ -200,7 +200,7 @@ def _run_script(
     )
 
 
-def script_path(scripts: Path, name: str) -> Path:
+def resolve_script_path(scripts: Path, name: str) -> Path:
     """The file of a script, which must lie below ``scripts`` when links are followed. Raises ``WorkspaceError``."""
     try:
         root = scripts.resolve(strict=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from hermes_worker.core.errors import format_reason
-from hermes_worker.local.paths import job_data_dirs
+from hermes_worker.local.paths import list_job_data_dirs
 from hermes_worker.observe import log
 
 _JOB_DIRECTORY = re.compile(r"[0-9a-f]{12}")
@@ -21,7 +21,7 @@ def remove_data(home: Path, forgotten: Callable[[Collection[str]], Collection[st
     ``forgotten`` returns those of some job ids whose jobs were removed. The data of an unknown job stays. No link is
     followed. Idempotent; safe for several processes. Raises what ``forgotten`` raises.
     """
-    found = {path.name: path for directory in job_data_dirs(home) for path in _job_directories(directory)}
+    found = {path.name: path for directory in list_job_data_dirs(home) for path in _iterate_job_directories(directory)}
     if not found:
         return 0
     return sum(_remove_directory(found[job_id]) for job_id in forgotten(found.keys()))
@@ -34,7 +34,7 @@ def remove_job_data(directory: Path, job_id: str) -> bool:
     return is_there and _remove_directory(kept)
 
 
-def _job_directories(directory: Path) -> Iterator[Path]:
+def _iterate_job_directories(directory: Path) -> Iterator[Path]:
     try:
         entries = list(os.scandir(directory))
     except FileNotFoundError:

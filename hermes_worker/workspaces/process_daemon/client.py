@@ -92,7 +92,7 @@ def start_daemon(directory: Path, workspace: Any, order: ProcessOrder) -> None:
 
 
 def read_look(directory: Path) -> ProcessLook:
-    """Read the state of a process. Raises ``PathNotFound``."""
+    """Read what a background process is doing from the directory of its state. Raises ``PathNotFound``."""
     said = _read_state(directory)
     try:
         total, _, output = (directory / "log").read_bytes().partition(b"\n")
@@ -164,7 +164,12 @@ def replace_file(path: Path, data: bytes) -> None:
 def describe_self(directory: Path) -> dict[str, Any]:
     """The identity of this process and of the directory that it minds, by which others recognise both."""
     pid = os.getpid()
-    return {"pid": pid, "began": _start_ticks(pid), "machine": _machine_identity(), "directory": _inode_of(directory)}
+    return {
+        "pid": pid,
+        "began": _read_start_ticks(pid),
+        "machine": _read_machine_identity(),
+        "directory": _read_inode(directory),
+    }
 
 
 def _enqueue_message(directory: Path, kind: str, data: bytes) -> None:
@@ -185,14 +190,14 @@ def _read_state(directory: Path) -> dict[str, Any]:
 
 
 def _has_living_daemon(said: dict[str, Any], directory: Path) -> bool:
-    if said["machine"] == _machine_identity():
+    if said["machine"] == _read_machine_identity():
         # A daemon watches the directory that it was given, and not a copy of it that a restore made beside it.
-        is_its_own = said.get("directory") in (None, _inode_of(directory))
-        return is_its_own and bool(_start_ticks(said["pid"]) == said["began"])
+        is_its_own = said.get("directory") in (None, _read_inode(directory))
+        return is_its_own and bool(_read_start_ticks(said["pid"]) == said["began"])
     return bool(time.time() - said["beat"] < _SILENCE_S)
 
 
-def _inode_of(directory: Path) -> int | None:
+def _read_inode(directory: Path) -> int | None:
     """The inode number of a directory, which stays the same when it is renamed; ``None`` when it is gone."""
     try:
         return directory.stat().st_ino
@@ -200,7 +205,7 @@ def _inode_of(directory: Path) -> int | None:
         return None
 
 
-def _start_ticks(pid: int) -> int | None:
+def _read_start_ticks(pid: int) -> int | None:
     """When a process of this machine began, in ticks; ``None`` when it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -210,7 +215,7 @@ def _start_ticks(pid: int) -> int | None:
 
 
 @cache
-def _machine_identity() -> str:
+def _read_machine_identity() -> str:
     """The identity of the machine, container or boot within which a process number means the same process."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

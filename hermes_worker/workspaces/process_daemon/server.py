@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes_worker.workspaces.base import EXCESS_SENTENCES, CommandResult, Ending, WorkspaceError
-from hermes_worker.workspaces.command_mark import worker_title
+from hermes_worker.workspaces.command_mark import build_worker_title
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.process_daemon import client
 from hermes_worker.workspaces.processes import ProcessOrder, ProcessState
@@ -87,7 +87,7 @@ class ProcessDaemon:
             except WorkspaceError as error:
                 ended = {"state": ProcessState.FAILED.value, "note": str(error)}
             else:
-                ended = _final_state(result)
+                ended = _build_final_state(result)
             self._over.set()
             attendant.join()
             self._write_log()
@@ -166,7 +166,7 @@ class ProcessDaemon:
             self._input = None
 
 
-def _final_state(result: CommandResult) -> dict[str, Any]:
+def _build_final_state(result: CommandResult) -> dict[str, Any]:
     notes = [EXCESS_SENTENCES[result.excess]] if result.excess is not None else []
     notes += [f"the network proxy refused {'; '.join(result.refused)}"] if result.refused else []
     return {
@@ -194,7 +194,7 @@ def main() -> None:
         import setproctitle
 
         setproctitle.setproctitle(
-            worker_title("hermes-worker: worker process daemon", may_call_us=workspace.may_call_us)
+            build_worker_title("hermes-worker: worker process daemon", may_call_us=workspace.may_call_us)
         )
     daemon.run(workspace)
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hermes_worker.core.errors import format_reason
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.workspaces.base import HostLost, HostUnreachable
 from hermes_worker.workspaces.remote.host import WrittenPiece
 from hermes_worker.workspaces.remote.http_service import HostService, ServiceAnswer
@@ -77,7 +77,7 @@ class DockerAccount:
     rules: ContainerRules = field(repr=False)
 
 
-def container_name(root: str) -> str:
+def build_container_name(root: str) -> str:
     """The name of a workspace's container, and of its volume."""
     return f"hermes-{hashlib.sha256(root.encode()).hexdigest()[:40]}"
 
@@ -114,14 +114,14 @@ def build_container_spec(root: str, rules: ContainerRules) -> dict[str, Any]:
             "IpcMode": "private",
             "Tmpfs": {"/tmp": f"rw,nosuid,nodev,mode=1777,size={rules.tmp_bytes}"},
             "Mounts": [
-                {"Type": "volume", "Source": container_name(root), "Target": str(PurePosixPath(home).parent)},
+                {"Type": "volume", "Source": build_container_name(root), "Target": str(PurePosixPath(home).parent)},
             ],
             "RestartPolicy": {"Name": "no"},
             "LogConfig": {"Type": "none"},
             **limits,
         },
     }
-    spec["Labels"] = {LABEL: root, _USAGE: hashlib.sha256(canonical_json(spec).encode()).hexdigest()}
+    spec["Labels"] = {LABEL: root, _USAGE: hashlib.sha256(dump_canonical_json(spec).encode()).hexdigest()}
     return spec
 
 
@@ -134,7 +134,7 @@ class DockerHost:
         self._service = HostService(account.address)
         self._rules = account.rules
         self._root = root
-        self._container = container_name(root)
+        self._container = build_container_name(root)
         self._lock = threading.Lock()
 
     @property
@@ -195,7 +195,7 @@ class DockerHost:
             how = {"Detach": False, "Tty": False}
             stream, first, refusal = self._service.open_stream("POST", target, how, headers=upgrade)
         except OSError as error:
-            raise HostUnreachable(f"{self.name} starts nothing: {_format_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} starts nothing: {format_reason(error)}") from error
         if refusal is not None:
             raise HostUnreachable(f"{self.name} starts nothing: {refusal.find_reason()}")
         return ContainerProgram(self._service, self.name, exec_id, stream, first)
@@ -252,7 +252,7 @@ class DockerHost:
         try:
             answer = self._service.request("PUT", target, data=packed, kind="application/x-tar")
         except OSError as error:
-            raise HostUnreachable(f"{self.name} cannot be asked: {_format_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be asked: {format_reason(error)}") from error
         _require_status(self.name, answer, 200)
 
 
@@ -286,7 +286,7 @@ class ContainerProgram:
         except (BrokenPipeError, ConnectionResetError):
             self._learn_exit_code()  # it ended without reading, and its exit code says why; or the engine is gone
         except OSError as error:
-            raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while it was sent something: {format_reason(error)}") from error
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         if not self._pieces:
@@ -295,7 +295,7 @@ class ContainerProgram:
             except ConnectionResetError:
                 data = b""  # it ended without reading all that it was sent; or the engine is gone
             except OSError as error:
-                raise HostLost(f"{self._name} was lost while something ran there: {_format_reason(error)}") from error
+                raise HostLost(f"{self._name} was lost while something ran there: {format_reason(error)}") from error
             if data == b"":
                 self._learn_exit_code()
             elif data is not None:
@@ -322,7 +322,7 @@ class ContainerProgram:
             del self._held[: 8 + size]
 
     def _learn_exit_code(self) -> None:
-        """Learn the exit code: there is no more output. Raises ``HostLost``."""
+        """Ask the engine for the program's exit code, once its output has ended. Raises ``HostLost``."""
         deadline = time.monotonic() + _ENDED_S
         while (code := self._find_exit_code()) is None:
             if time.monotonic() > deadline:
@@ -357,11 +357,11 @@ def _settings_differ(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> boo
     return bool(found["Config"]["Labels"].get(_USAGE) != wanted["Labels"][_USAGE])
 
 
-def workspace_roots(account: DockerAccount) -> list[str]:
+def list_workspace_roots(account: DockerAccount) -> list[str]:
     """The roots of all workspaces that have files on the engine. Raises ``HostUnreachable``."""
     service = HostService(account.address)
     name = f"the container engine at {account.address.host}"
-    filters = quote(canonical_json({"label": [LABEL]}), safe="")
+    filters = quote(dump_canonical_json({"label": [LABEL]}), safe="")
     answer = _request(service, name, "GET", f"/volumes?filters={filters}")
     _require_status(name, answer, 200)
     found = answer.parse_document().get("Volumes") or ()
@@ -409,13 +409,9 @@ def _request(service: HostService, name: str, method: str, target: str, document
     try:
         return service.request(method, _API + target, document)
     except OSError as error:
-        raise HostUnreachable(f"{name} cannot be asked: {_format_reason(error)}") from error
+        raise HostUnreachable(f"{name} cannot be asked: {format_reason(error)}") from error
 
 
 def _require_status(name: str, answer: ServiceAnswer, *statuses: int) -> None:
     if answer.status not in statuses:
         raise HostUnreachable(f"{name} refuses: {answer.find_reason()}")
-
-
-def _format_reason(error: Exception) -> str:
-    return format_reason(error) or type(error).__name__

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import h11
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.workspaces.remote.streams import ServiceAddress, ServiceStream
 
 _ANSWER_S: Final = 30.0
@@ -66,7 +66,7 @@ class HostService:
         timeout_s: float = _ANSWER_S,
     ) -> ServiceAnswer:
         """Make one request; its body is ``document`` as JSON, or ``data``. Raises ``OSError``."""
-        body = data if data is not None else b"" if document is None else canonical_json(document).encode()
+        body = data if data is not None else b"" if document is None else dump_canonical_json(document).encode()
         stream = ServiceStream(self.address)
         try:
             protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
@@ -83,13 +83,13 @@ class HostService:
         """Make a request whose connection is the program's from then on. Returns the stream, the bytes of it that came
         already, and the answer instead when it is refused. Raises ``OSError``.
         """
-        body = b"" if document is None else canonical_json(document).encode()
+        body = b"" if document is None else dump_canonical_json(document).encode()
         stream = ServiceStream(self.address)
         try:
             protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
             stream.write(self._request(protocol, method, target, body, "application/json", headers))
             deadline = time.monotonic() + _ANSWER_S
-            head = _next_event(protocol, stream, deadline)
+            head = _read_next_event(protocol, stream, deadline)
             if isinstance(head, h11.InformationalResponse) and head.status_code == 101:
                 return stream, protocol.trailing_data[0], None
             if isinstance(head, h11.Response) and head.status_code == 200 and _is_raw(head):
@@ -125,7 +125,7 @@ def _is_raw(head: h11.Response) -> bool:
     return b"content-length" not in names and b"transfer-encoding" not in names
 
 
-def _next_event(protocol: h11.Connection, stream: ServiceStream, deadline: float) -> Any:
+def _read_next_event(protocol: h11.Connection, stream: ServiceStream, deadline: float) -> Any:
     while True:
         event = protocol.next_event()
         if event is not h11.NEED_DATA:
@@ -139,7 +139,7 @@ def _next_event(protocol: h11.Connection, stream: ServiceStream, deadline: float
 
 def _read_answer(protocol: h11.Connection, stream: ServiceStream, deadline: float) -> ServiceAnswer:
     while True:
-        event = _next_event(protocol, stream, deadline)
+        event = _read_next_event(protocol, stream, deadline)
         if isinstance(event, h11.Response):
             return _read_body(protocol, stream, deadline, event.status_code)
         if not isinstance(event, h11.InformationalResponse):
@@ -149,7 +149,7 @@ def _read_answer(protocol: h11.Connection, stream: ServiceStream, deadline: floa
 def _read_body(protocol: h11.Connection, stream: ServiceStream, deadline: float, status: int) -> ServiceAnswer:
     body = bytearray()
     while True:
-        event = _next_event(protocol, stream, deadline)
+        event = _read_next_event(protocol, stream, deadline)
         if isinstance(event, h11.Data):
             body += event.data
             if len(body) > _ANSWER_BYTES_MAX:

@@ -94,21 +94,21 @@ class KubernetesAccount:
     namespace: str
     rules: PodRules = field(repr=False)
 
-    def service(self) -> HostService:
-        return HostService(self.address, self._headers)
+    def build_service(self) -> HostService:
+        return HostService(self.address, self._build_headers)
 
-    def _headers(self) -> Mapping[str, str]:
+    def _build_headers(self) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"}
 
 
-def pod_name(root: str) -> str:
+def build_pod_name(root: str) -> str:
     """The name of everything that belongs to a workspace."""
     return f"hermes-{hashlib.sha256(root.encode()).hexdigest()[:40]}"
 
 
 def build_pod_spec(root: str, rules: PodRules) -> dict[str, Any]:
     """The pod of a workspace."""
-    name, home = pod_name(root), PurePosixPath(root).parent
+    name, home = build_pod_name(root), PurePosixPath(root).parent
     limits = {"ephemeral-storage": str(rules.disk_bytes + rules.tmp_bytes)}
     if rules.memory_bytes is not None:
         limits["memory"] = str(rules.memory_bytes)
@@ -192,7 +192,7 @@ def build_claim_spec(root: str, pool: str) -> dict[str, Any]:
 
 
 def _build_metadata(root: str) -> dict[str, Any]:
-    name = pod_name(root)
+    name = build_pod_name(root)
     return {"name": name, "labels": {**OURS, LABEL: name}, "annotations": {ROOT: root}}
 
 
@@ -205,7 +205,7 @@ class KubernetesHost:
         self._account = account
         self._cluster = ClusterApi(account)
         self._root = root
-        self._name = pod_name(root)
+        self._name = build_pod_name(root)
         self._lock = threading.Lock()
         self._pod = self._name if account.rules.warm_pool is None else ""
         """The pod to exec in; a claim is given a pod whose name is not ours to choose."""
@@ -224,7 +224,7 @@ class KubernetesHost:
             refusal = "it has no pod yet"
             if pod:
                 try:
-                    return self._cluster.exec(pod, argv)
+                    return self._cluster.execute(pod, argv)
                 except _ExecRefused as error:
                     refusal = str(error)
                     if error.status not in (400, 404, 409, 500):
@@ -301,7 +301,7 @@ class KubernetesHost:
         return pods[0] if pods else None
 
     def _wait(self, pod: Mapping[str, Any] | None, deadline: float) -> None:
-        why = _reason_hopeless(pod) if pod is not None else None
+        why = _explain_hopeless(pod) if pod is not None else None
         if why is not None:
             raise HostUnreachable(f"{self.name} cannot start the pod of the workspace: {why}")
         if time.monotonic() > deadline:
@@ -313,7 +313,7 @@ class ClusterApi:
     """The API server, as we use it. Thread-safe. All methods raise ``HostUnreachable``."""
 
     def __init__(self, account: KubernetesAccount) -> None:
-        self._service = account.service()
+        self._service = account.build_service()
         self.space = f"/namespaces/{quote(account.namespace)}"
         self.name = f"the Kubernetes API at {account.address.host}"
 
@@ -347,7 +347,7 @@ class ClusterApi:
         self._require_status(answer, 200, 201)
         return bool(answer.parse_document().get("status", {}).get("allowed"))
 
-    def exec(self, pod: str, argv: Sequence[str]) -> PodProgram:
+    def execute(self, pod: str, argv: Sequence[str]) -> PodProgram:
         """Start a program in a pod. Raises ``_ExecRefused`` when nothing was started."""
         asked = [("container", _CONTAINER), *((stream, "true") for stream in ("stdin", "stdout", "stderr"))]
         query = urlencode([*asked, *(("command", part) for part in argv)], quote_via=quote)
@@ -355,14 +355,14 @@ class ClusterApi:
         try:
             stream, protocol = _open_websocket(self._service, target)
         except OSError as error:
-            raise HostUnreachable(f"{self.name} cannot be asked: {_format_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be asked: {format_reason(error)}") from error
         return PodProgram(self.name, stream, protocol)
 
     def _request(self, method: str, target: str, document: Any = None) -> ServiceAnswer:
         try:
             return self._service.request(method, target, document)
         except OSError as error:
-            raise HostUnreachable(f"{self.name} cannot be asked: {_format_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be asked: {format_reason(error)}") from error
 
     def _require_status(self, answer: ServiceAnswer, *statuses: int) -> None:
         if answer.status not in statuses:
@@ -467,16 +467,16 @@ class PodProgram:
                 while self._code is None:
                     self._receive_messages(_SILENT_S)
             if self._code is None:
-                raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
+                raise HostLost(f"{self._name} was lost while it was sent something: {format_reason(error)}") from error
         except OSError as error:
-            raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while it was sent something: {format_reason(error)}") from error
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         if not self._pieces and self._code is None:
             try:
                 self._receive_messages(timeout_s)
             except OSError as error:
-                raise HostLost(f"{self._name} was lost while something ran there: {_format_reason(error)}") from error
+                raise HostLost(f"{self._name} was lost while something ran there: {format_reason(error)}") from error
         return self._pieces.popleft() if self._pieces else None
 
     def hang_up(self) -> None:
@@ -570,7 +570,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
-def _reason_hopeless(pod: Mapping[str, Any]) -> str | None:
+def _explain_hopeless(pod: Mapping[str, Any]) -> str | None:
     """The reason why a pod will not start unless a person acts; ``None`` while it may start."""
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
@@ -579,7 +579,7 @@ def _reason_hopeless(pod: Mapping[str, Any]) -> str | None:
     return None
 
 
-def kubernetes_workspaces(account: KubernetesAccount) -> list[str]:
+def list_kubernetes_workspaces(account: KubernetesAccount) -> list[str]:
     """The roots of all workspaces that have a pod, a volume or a claim. Raises ``HostUnreachable``."""
     cluster = ClusterApi(account)
     query = urlencode({"labelSelector": LABEL})
@@ -590,7 +590,3 @@ def kubernetes_workspaces(account: KubernetesAccount) -> list[str]:
         each["metadata"].get("annotations", {}).get(ROOT) for target in targets for each in cluster.list_objects(target)
     )
     return sorted({str(root) for root in found if root})
-
-
-def _format_reason(error: Exception) -> str:
-    return format_reason(error) or type(error).__name__

@@ -14,7 +14,7 @@ from hermes_worker.workspaces.remote.docker import DockerHost
 from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
 from hermes_worker.workspaces.remote.ssh import SshAccount, SshHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
-from hermes_worker.workspaces.sandbox.kept_command import rlimits
+from hermes_worker.workspaces.sandbox.kept_command import list_rlimits
 from hermes_worker.workspaces.sandbox.network import Network, RunOrigin, find_refusal
 from hermes_worker.workspaces.sandbox.policy import CommandLimits, SandboxMode
 
@@ -44,7 +44,7 @@ def open_ssh(root: str, options: OpeningOptions) -> Workspace:
             "terminal.sandbox is require, and nothing of ours confines commands on an ssh host: set it to auto where "
             "the host itself is the wall, or use another kind of workspace"
         )
-    return RemoteWorkspace(_ssh_host(options.ssh), root, _build_rules(options, sandbox.limits if sandbox else None))
+    return RemoteWorkspace(_get_ssh_host(options.ssh), root, _build_rules(options, sandbox.limits if sandbox else None))
 
 
 def open_docker(root: str, options: OpeningOptions) -> Workspace:
@@ -53,7 +53,7 @@ def open_docker(root: str, options: OpeningOptions) -> Workspace:
         raise WorkspaceError("no container engine is set for workspaces of the kind 'docker' on this worker")
     rules = options.docker.rules
     given = Network.NONE if rules.network == "none" else Network.PROXY if rules.proxy else Network.OPEN
-    return RemoteWorkspace(DockerHost(options.docker, root), root, _rules_for_walled(options, given))
+    return RemoteWorkspace(DockerHost(options.docker, root), root, _build_walled_rules(options, given))
 
 
 def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
@@ -63,24 +63,24 @@ def open_kubernetes(root: str, options: OpeningOptions) -> Workspace:
     if lacking := explain_missing_extra("kubernetes"):
         raise WorkspaceError(f"workspaces of the kind 'kubernetes' cannot be opened here: {lacking}")
     account = options.kubernetes
-    return RemoteWorkspace(KubernetesHost(account, root), root, _rules_for_walled(options, account.rules.network))
+    return RemoteWorkspace(KubernetesHost(account, root), root, _build_walled_rules(options, account.rules.network))
 
 
-def _rules_for_walled(options: OpeningOptions, given: Network) -> RemoteRules:
+def _build_walled_rules(options: OpeningOptions, given: Network) -> RemoteRules:
     """The rules for kinds whose hosts have one workspace each: other tenants may work there, with the network that they
     may have.
     """
     sandbox = options.sandbox
 
-    def refuses(origin: RunOrigin) -> str | None:
+    def judge_origin(origin: RunOrigin) -> str | None:
         return None if sandbox is None else find_refusal(sandbox.network, origin, given)
 
     rules = _build_rules(options, sandbox.limits if sandbox else None)
-    return replace(rules, serves_guests=True, refuses=refuses)
+    return replace(rules, serves_guests=True, refuses=judge_origin)
 
 
 @lru_cache(8)
-def _ssh_host(account: SshAccount) -> SshHost:
+def _get_ssh_host(account: SshAccount) -> SshHost:
     return SshHost(account)
 
 
@@ -98,6 +98,6 @@ def format_ulimits(limits: CommandLimits) -> tuple[str, ...]:
     """The arguments of ``ulimit`` that give a shell, and what it starts, these limits at most."""
     return tuple(
         f"ulimit -{_ULIMITS[kind][0]} {value // _ULIMITS[kind][1]}"
-        for kind, value in rlimits(limits)
+        for kind, value in list_rlimits(limits)
         if kind in _ULIMITS
     )

@@ -209,10 +209,10 @@ class RemoteProcesses:
         variables, command = given
         size = order.terminal
         rows = (str(size.rows), str(size.columns)) if size else ("-", "-")
-        daemon_options = (folder, self._directory(name), str(self.quota_kb), self.umask, tag, self.limits)
+        daemon_options = (folder, self._locate_directory(name), str(self.quota_kb), self.umask, tag, self.limits)
         life = (str(int(order.lifetime_s)), str(order.log_bytes_max // 2), *rows)
         sizes = (str(len(variables)), str(len(command)))
-        words = [_START, self._directory(name), *sizes, _DAEMON, self.root, *daemon_options, *life]
+        words = [_START, self._locate_directory(name), *sizes, _DAEMON, self.root, *daemon_options, *life]
         answer = self.run(words, variables + command + b"go\n")
         if answer.code == _TAKEN:
             raise WorkspaceError(f"there is a process called {name} already")
@@ -224,7 +224,7 @@ class RemoteProcesses:
             raise WorkspaceError(f"the process could not be started: {said[3].strip() if len(said) > 3 else '?'}")
 
     def read_look(self, name: str, log_bytes_max: int) -> ProcessLook:
-        answer = self.run([_LOOK, self._directory(name)], b"")
+        answer = self.run([_LOOK, self._locate_directory(name)], b"")
         _raise_for_answer(name, answer)
         words = answer.errors.split(b"\0")[0].decode("utf-8", "replace").split(None, 3)
         if len(words) < 3 or not words[2].isdecimal() or words[0] not in _STATES:
@@ -252,18 +252,18 @@ class RemoteProcesses:
         if len(data) > INPUT_BYTES_MAX:
             raise WorkspaceError(f"at most {INPUT_BYTES_MAX} bytes can be written to a process at once")
         _raise_for_answer(
-            name, self.run([_TELL, self._directory(name), "last" if is_last else "", str(len(data))], data)
+            name, self.run([_TELL, self._locate_directory(name), "last" if is_last else "", str(len(data))], data)
         )
 
     def end(self, name: str) -> None:
-        _raise_for_answer(name, self.run([_KILL, self._directory(name)], b""))
+        _raise_for_answer(name, self.run([_KILL, self._locate_directory(name)], b""))
 
     def remove_process(self, name: str) -> None:
         # Its daemon ends it when it finds that this is gone. Renamed first: what the daemon writes while the directory
         # is being emptied would keep it.
-        self.run(['mv -f -- "$1" "$1.gone" 2>/dev/null; rm -rf -- "$1" "$1.gone"', self._directory(name)], b"")
+        self.run(['mv -f -- "$1" "$1.gone" 2>/dev/null; rm -rf -- "$1" "$1.gone"', self._locate_directory(name)], b"")
 
-    def _directory(self, name: str) -> str:
+    def _locate_directory(self, name: str) -> str:
         if not PROCESS_NAME.fullmatch(name):
             raise PathNotFound(f"there is no process {name!r} in this workspace")
         parent, _, last = self.root.rpartition("/")

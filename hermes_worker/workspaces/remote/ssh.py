@@ -73,13 +73,13 @@ class SshHost:
             connection = self._get_connection()
             try:
                 opened = connection.create_process(shlex.join(argv), encoding=None)
-                return SshProgram(self.name, _loop.result(opened, _CONNECT_S))
+                return SshProgram(self.name, _loop.run_work(opened, _CONNECT_S))
             except (OSError, asyncssh.Error) as error:
                 # A connection that was lost while it was idle, perhaps. Nothing that we start does anything
                 # before it is sent its input, so we may try again.
                 self._drop_connection(connection)
                 if is_last:
-                    raise HostUnreachable(f"{self.name} starts nothing: {_format_reason(error)}") from error
+                    raise HostUnreachable(f"{self.name} starts nothing: {format_reason(error)}") from error
         raise AssertionError("the second try returns or raises")
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class SshHost:
         if not account.known_hosts.is_file():
             raise HostUnreachable(f"{self.name} is not asked: {self._explain_known_hosts()}")
         try:
-            return _loop.result(
+            return _loop.run_work(
                 asyncssh.connect(
                     account.host,
                     account.port,
@@ -133,7 +133,7 @@ class SshHost:
                 "there"
             ) from error
         except (OSError, asyncssh.Error) as error:
-            raise HostUnreachable(f"{self.name} cannot be reached: {_format_reason(error)}") from error
+            raise HostUnreachable(f"{self.name} cannot be reached: {format_reason(error)}") from error
 
     def _explain_known_hosts(self) -> str:
         account = self._account
@@ -151,7 +151,7 @@ class SshHost:
             return asyncssh.read_private_key(str(account.key_file))
         except (OSError, ValueError, asyncssh.KeyImportError) as error:
             raise HostUnreachable(
-                f"the private key in {account.key_file} cannot be used: {_format_reason(error)}"
+                f"the private key in {account.key_file} cannot be used: {format_reason(error)}"
             ) from error
 
 
@@ -179,24 +179,24 @@ class SshProgram:
     def send(self, data: bytes) -> None:
         import asyncssh
 
-        async def sent() -> None:
+        async def write() -> None:
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
         try:
-            _loop.result(sent(), _SEND_S)
+            _loop.run_work(write(), _SEND_S)
         except BrokenPipeError:
             pass  # it ended without reading; its exit code says why
         except (OSError, asyncssh.Error) as error:
-            raise HostLost(f"{self._name} was lost while it was sent something: {_format_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while it was sent something: {format_reason(error)}") from error
 
     def receive(self, timeout_s: float) -> WrittenPiece | None:
         import asyncssh
 
         try:
-            return _loop.result(self._receive_next(timeout_s), timeout_s + _SEND_S)
+            return _loop.run_work(self._receive_next(timeout_s), timeout_s + _SEND_S)
         except (OSError, asyncssh.Error) as error:
-            raise HostLost(f"{self._name} was lost while something ran there: {_format_reason(error)}") from error
+            raise HostLost(f"{self._name} was lost while something ran there: {format_reason(error)}") from error
 
     async def _receive_next(self, timeout_s: float) -> WrittenPiece | None:
         if not self._is_begun:
@@ -221,23 +221,19 @@ class SshProgram:
         self._reading[asyncio.ensure_future(stream.read(_READ_BYTES))] = is_error
 
     def hang_up(self) -> None:
-        async def ended() -> None:
+        async def write_end() -> None:
             with suppress(OSError):
                 self._process.stdin.write_eof()
 
         with suppress(TimeoutError):
-            _loop.result(ended(), _SEND_S)
+            _loop.run_work(write_end(), _SEND_S)
 
     def close(self) -> None:
-        async def closed() -> None:
+        async def cancel_and_close() -> None:
             for task in self._reading:
                 task.cancel()
             await asyncio.gather(*self._reading, return_exceptions=True)
             self._process.close()
 
         with suppress(TimeoutError, OSError):
-            _loop.result(closed(), _SEND_S)
-
-
-def _format_reason(error: Exception) -> str:
-    return format_reason(error) or type(error).__name__
+            _loop.run_work(cancel_and_close(), _SEND_S)

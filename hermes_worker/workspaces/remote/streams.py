@@ -92,7 +92,7 @@ class ServiceStream:
             self._send_encrypted()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection. Idempotent."""
         self._socket.close()
 
     def _connect(self, path: str) -> None:

@@ -9,9 +9,9 @@ from typing import Final, Protocol, runtime_checkable
 from hermes_worker.workspaces.base import HostLost, WorkspaceError
 from hermes_worker.workspaces.ref import OpeningOptions, WorkspaceKind
 from hermes_worker.workspaces.remote import scripts
-from hermes_worker.workspaces.remote.docker import DockerAccount, DockerHost, workspace_roots
+from hermes_worker.workspaces.remote.docker import DockerAccount, DockerHost, list_workspace_roots
 from hermes_worker.workspaces.remote.host import Host
-from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount, KubernetesHost, kubernetes_workspaces
+from hermes_worker.workspaces.remote.kubernetes import KubernetesAccount, KubernetesHost, list_kubernetes_workspaces
 from hermes_worker.workspaces.remote.ssh import SshHost
 
 _ROOTS_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -55,7 +55,7 @@ class ContainerTarget:
         self._account = account
 
     def list_roots(self) -> Sequence[str]:
-        return workspace_roots(self._account)
+        return list_workspace_roots(self._account)
 
     def release_resources(self, root: str) -> bool:
         return DockerHost(self._account, root).stop()
@@ -73,7 +73,7 @@ class ClusterTarget:
         self._account = account
 
     def list_roots(self) -> Sequence[str]:
-        return kubernetes_workspaces(self._account)
+        return list_kubernetes_workspaces(self._account)
 
     def release_resources(self, root: str) -> bool:
         return KubernetesHost(self._account, root).stop()

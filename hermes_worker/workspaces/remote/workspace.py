@@ -179,7 +179,7 @@ class RemoteWorkspace:
         self.require_folder(str(folder))
         one = _RemoteCommand(self._host, output_bytes_max, on_output)
         variables, text = _render_exports(env), command.encode()
-        argv = self._supervisor_argv(one, str(folder), (len(variables), len(text)))
+        argv = self._build_supervisor_argv(one, str(folder), (len(variables), len(text)))
         return one.run(argv, variables + text, timeout_s, should_stop)
 
     def start_process(self, name: str, order: ProcessOrder) -> None:
@@ -236,7 +236,7 @@ class RemoteWorkspace:
         if refusal := self._rules.refuses(origin):
             raise WorkspaceError(f"the command is not run on {self._host.name}: {refusal}")
 
-    def _supervisor_argv(self, one: _RemoteCommand, folder: str, sizes: tuple[int, int]) -> list[str]:
+    def _build_supervisor_argv(self, one: _RemoteCommand, folder: str, sizes: tuple[int, int]) -> list[str]:
         rules = self._rules
         mask = "" if rules.umask is None else f"{rules.umask:03o}"
         quota, limits = str(rules.bytes_max // 1024), "; ".join(rules.limits)

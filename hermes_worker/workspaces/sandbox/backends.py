@@ -1,7 +1,7 @@
 """Choose the rung of confinement that the commands of this process run on, and confine each command on it.
 
 Theory of operation. Rungs are ways to confine a command, best first. A process tries each until one works on this
-machine, and keeps the answer for its life (``Sandbox.standing``)::
+machine, and keeps the answer for its life (``Sandbox.find_backend``)::
 
     rung             what it gives                                            fails, for example, when
     1  bubblewrap    own mounts, processes and ipc; own network unless open   user namespaces are forbidden
@@ -15,10 +15,11 @@ Only Linux has rungs 1 and 2. Falling to rung 3 is never silent. What happens th
               guest's, there is more than one tenant, the run's network is required, or the profile is not the default
     off       the command runs; a guest's is refused; rungs 1 and 2 are not even tried
 
-The policy of one command is put together anew each time: the guests' or the usual policy, the network that the
-origin of the run gets (``network.access_of``), and the root of the workspace as a writable place. A rung that works may
-still be unable to enforce this one policy: then it says so (``Rung.refusal``) and the command is refused, because a
-lower rung would enforce less. If the command's network is the proxy, it gets a door of it (``egress``).
+The policy of one command is put together anew each time: the guests' or the usual policy, the network that the origin
+of the run gets (``network.decide_access``), and the root of the workspace as a writable place. A rung that works may
+still be unable to enforce this one policy: then it says so (``Rung.find_refusal``) and the command is refused, because
+a lower rung would enforce less. If the command's network is the proxy, it gets a door of its own
+(``proxy.CommandProxySocket``).
 """
 
 from __future__ import annotations
@@ -55,19 +56,20 @@ _HOW_TO_ENABLE = (
 
 
 @cache
-def default_rungs() -> tuple[Rung, ...]:
-    """Best first. What they find out about the machine they keep for the life of the process."""
+def list_default_rungs() -> tuple[Rung, ...]:
+    """List the rungs of the ladder, the strongest first. They keep for the life of the process what they find out about
+    the machine."""
     return (BubblewrapRung(), LandlockRung())
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxBackend:
-    """Where commands stand."""
+    """A rung of the ladder: a way to confine commands, and why stronger ones are not there."""
 
     rung: Rung | None
     """``None``: nothing confines them."""
     reasons: tuple[str, ...]
-    """Why not higher."""
+    """Why higher rungs of the ladder cannot be used."""
 
     @property
     def name(self) -> str:
@@ -133,7 +135,7 @@ class Sandbox:
         self._standing: SandboxBackend | None = None
 
     def __reduce__(self) -> tuple[Callable[[], Sandbox], tuple[()]]:
-        """For a process of ours that starts a command in the place of this one."""
+        """Pickle what rebuilds the sandbox in another process of the product, which starts a command for this one."""
         again = partial(
             _rebuild_sandbox,
             (self._mode, self._policy, self._rungs),
@@ -163,8 +165,8 @@ class Sandbox:
         return self._mode
 
     def show_path(self, path: str, *, writable: str) -> Sandbox:
-        """The same sandbox, in which ``path`` can be read and ``writable`` be written although they may lie in what is
-        hidden."""
+        """Return a sandbox like this one whose commands can also read ``path`` and write ``writable``, even where both
+        lie in a hidden folder."""
         place = os.path.realpath(writable)
         policy, guests = (
             replace(each, readable=(*each.readable, path), writable=(*each.writable, place))
@@ -210,7 +212,7 @@ class Sandbox:
 
         Raises ``WorkspaceError`` when what was asked for cannot be given here, ``OSError``.
         """
-        policy = self._policy_for(root, origin)
+        policy = self._choose_policy(root, origin)
         rung = self.find_backend().rung
         if rung is None:
             self._require_no_guest(origin)
@@ -226,16 +228,16 @@ class Sandbox:
 
     def confines(self, root: str, origin: RunOrigin) -> bool:
         """Whether a command that works in ``root`` is confined to files that it may see and has no open network."""
-        policy, rung = self._policy_for(root, origin), self.find_backend().rung
+        policy, rung = self._choose_policy(root, origin), self.find_backend().rung
         return rung is not None and policy.network is not Network.OPEN and rung.find_refusal(policy) is None
 
-    def _policy_for(self, root: str, origin: RunOrigin) -> SandboxPolicy:
+    def _choose_policy(self, root: str, origin: RunOrigin) -> SandboxPolicy:
         usual = self._guests if origin.is_guest else self._policy
         network = decide_access(self._network, origin).network
         return replace(usual, network=network, writable=(root, *usual.writable))
 
     def _require_no_guest(self, origin: RunOrigin) -> None:
-        """Whether whoever else is here has nothing to fear. Raises ``WorkspaceError``."""
+        """Raise ``WorkspaceError`` for a guest's command, and in the mode ``auto`` with several tenants."""
         if origin.is_guest or (self._mode is SandboxMode.AUTO and self._is_shared()):
             raise WorkspaceError(
                 f"commands must be confined because there is more than one tenant, but "
@@ -243,7 +245,7 @@ class Sandbox:
             )
 
     def _require_nothing(self, policy: SandboxPolicy, *, is_network_required: bool) -> None:
-        """Whether a command may run although nothing confines it. Raises ``WorkspaceError``."""
+        """Raise ``WorkspaceError`` when a command may not run because nothing confines it."""
         if self._mode is SandboxMode.REQUIRE:
             raise WorkspaceError(
                 "commands must be confined (terminal.sandbox is require), but "
@@ -264,7 +266,7 @@ class Sandbox:
         if sys.platform != "linux" and self._rungs is None:
             return SandboxBackend(None, ("bubblewrap and Landlock confine commands on Linux only",))
         reasons: list[str] = []
-        for rung in default_rungs() if self._rungs is None else self._rungs:
+        for rung in list_default_rungs() if self._rungs is None else self._rungs:
             reason = rung.find_unavailable()
             if reason is None:
                 return SandboxBackend(rung, tuple(reasons))

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from hermes_worker.workspaces.sandbox import seccomp
 from hermes_worker.workspaces.sandbox.base import DOOR_FD, ENVIRON_FD, SECCOMP_FD, Confinement
 from hermes_worker.workspaces.sandbox.connecting import plan_connector, tell_open_addresses, try_with_connector
-from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS, landlock_abi
+from hermes_worker.workspaces.sandbox.helper.keeper import LISTENS, find_landlock_abi
 from hermes_worker.workspaces.sandbox.network import PROXY_PORT, PROXY_VARIABLES, Network
 from hermes_worker.workspaces.sandbox.policy import (
     COMMAND_CACHES,
@@ -63,7 +63,7 @@ class BubblewrapRung:
         """Why addresses are not judged; known once a program was tried."""
 
     def find_unavailable(self) -> str | None:
-        if not self._candidates():
+        if not self._list_candidates():
             return "bubblewrap is not installed"
         return None if self._find_program() else self._reason
 
@@ -78,14 +78,14 @@ class BubblewrapRung:
 
     def list_gaps(self) -> Sequence[str]:
         missing = [tell_open_addresses(self._no_connector), "programs that root left setuid"]
-        return [*missing, *(["abstract sockets of other programs"] if landlock_abi() < 6 else [])]
+        return [*missing, *(["abstract sockets of other programs"] if find_landlock_abi() < 6 else [])]
 
     def _find_program(self) -> str | None:
         """The first program that works, tried once per process."""
         if not hasattr(self, "_found"):
             self._found: str | None = None
             self._reason = "bubblewrap is not installed"
-            for program in self._candidates():
+            for program in self._list_candidates():
                 reason, self._no_connector = try_with_connector(partial(self._probe, program))
                 if reason is None:
                     self._found = program
@@ -93,7 +93,7 @@ class BubblewrapRung:
                 self._reason = f"bubblewrap does not work here: {reason}"
         return self._found
 
-    def _candidates(self) -> Sequence[str]:
+    def _list_candidates(self) -> Sequence[str]:
         return _find_installed() if self._programs is None else self._programs
 
     def _probe(self, program: str, has_connector: bool) -> Confinement:
@@ -117,7 +117,7 @@ class BubblewrapRung:
         words += ["--args", ENVIRON_FD, "--"]
         if has_proxy:
             words += [os.path.realpath(sys.executable), "-I", "-S", "-c", _OPENER, DOOR_FD]
-        abi = landlock_abi()
+        abi = find_landlock_abi()
         scoped = {"abi": abi, "files": 0, "network": 0, "scopes": _SCOPES, "rules": []}
         return Confinement(
             prefix=tuple(words),
@@ -154,10 +154,10 @@ def _plan_mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
         wanted[path] = ["--perms", "1777", "--size", str(policy.limits.tmp_bytes), "--tmpfs", path]
     for path in policy.writable:
         wanted[path] = ["--bind", path, path]
-    for path in _pinned_folders(policy):
+    for path in _iterate_pinned_folders(policy):
         wanted.setdefault(path, ["--bind", path, path])
     for path in policy.hidden:
-        if cover := _cover_arguments(path, policy):
+        if cover := _build_cover_arguments(path, policy):
             wanted[path] = cover
             covered += [path] if "--tmpfs" in cover else []
     for path in sorted(wanted, key=lambda path: path.rstrip("/").count("/")):
@@ -166,7 +166,7 @@ def _plan_mounts(policy: SandboxPolicy) -> Iterator[list[str]]:
         yield ["--remount-ro", path]
 
 
-def _pinned_folders(policy: SandboxPolicy) -> Iterator[str]:
+def _iterate_pinned_folders(policy: SandboxPolicy) -> Iterator[str]:
     """The folders between a writable directory and what is hidden in it. Mounted onto themselves they cannot be
     renamed, and what they hold cannot turn up under another name.
     """
@@ -177,7 +177,7 @@ def _pinned_folders(policy: SandboxPolicy) -> Iterator[str]:
                 yield path
 
 
-def _cover_arguments(path: str, policy: SandboxPolicy) -> list[str] | None:
+def _build_cover_arguments(path: str, policy: SandboxPolicy) -> list[str] | None:
     """The arguments that hide ``path``; ``None`` when the command would not see it anyway."""
     shown = (*SYSTEM_DIRECTORIES, *policy.writable, *policy.readable)
     if policy.profile is Profile.TENANT and not any(is_within(path, root) for root in shown):

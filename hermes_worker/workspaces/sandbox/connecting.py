@@ -12,10 +12,10 @@ from hermes_worker.workspaces.sandbox.base import Confinement
 
 
 def plan_connector(*, serves_paths: bool) -> dict[str, Any]:
-    """For the keeper. ``serves_paths`` says whether the command may have Unix sockets with a path. Raises ``KeyError``
-    for a machine whose system calls are not known here."""
+    """Build the part of the keeper's plan for the connector. ``serves_paths`` says whether the command may have Unix
+    sockets with a path. Raises ``KeyError`` for a machine whose system calls are not known here."""
     return {
-        "program": seccomp.connecting_program(),
+        "program": seccomp.build_connecting_program(),
         "refused": METADATA_SPELLINGS,
         "serves_paths": serves_paths,
     }

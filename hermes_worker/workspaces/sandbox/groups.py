@@ -142,7 +142,7 @@ class GroupMaker:
     def _make_group(self, base: Path, tag: str, limits: CommandLimits) -> CommandGroup:
         wanted = group_settings(limits)
         settings = {name: text for name, text in wanted.items() if name.partition(".")[0] in self._controllers}
-        namespace, began = _pid_namespace(), _start_ticks(os.getpid())
+        namespace, began = _read_pid_namespace(), _read_start_ticks(os.getpid())
         group = CommandGroup(base / f"hermes-command-{namespace}-{os.getpid()}-{began}-{tag}")
         group.path.mkdir()
         try:
@@ -243,7 +243,7 @@ def _enable_controllers(group: Path, controllers: Sequence[str]) -> None:
 
 
 def _move_to_leaf(group: Path) -> None:
-    """Raises ``_NotOurs`` before anything is moved that is not ours."""
+    """Move our processes to a group of their own below ours. Raises ``_NotOurs`` before anything foreign is moved."""
     for _ in range(_ROUNDS_MAX):  # a process may start another one meanwhile
         members = _list_members(group)
         if not members:
@@ -275,7 +275,11 @@ def _sweep_dead_groups(base: Path) -> None:
     """Remove the groups of dead workers; those of other process namespaces cannot be judged from here."""
     for path in base.iterdir():
         name = _COMMAND.fullmatch(path.name)
-        if name is None or name["namespace"] != str(_pid_namespace()) or _is_alive(int(name["pid"]), name["began"]):
+        if (
+            name is None
+            or name["namespace"] != str(_read_pid_namespace())
+            or _is_alive(int(name["pid"]), name["began"])
+        ):
             continue
         CommandGroup(path).remove()
 
@@ -288,12 +292,12 @@ def _is_alive(pid: int, began: str) -> bool:
     except PermissionError:
         pass  # it is another user's
     try:
-        return _start_ticks(pid) == began
+        return _read_start_ticks(pid) == began
     except OSError:
         return True  # it hides from us
 
 
-def _start_ticks(pid: int) -> str:
+def _read_start_ticks(pid: int) -> str:
     """When the process began, in ticks since the machine did."""
     return _read_stat_fields(pid)[19]
 
@@ -303,7 +307,7 @@ def _read_stat_fields(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
-def _pid_namespace() -> int:
+def _read_pid_namespace() -> int:
     return Path("/proc/self/ns/pid").stat().st_ino
 
 

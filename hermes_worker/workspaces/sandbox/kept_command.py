@@ -47,7 +47,7 @@ class WatchedDirectory:
     path: str
     bytes_max: int = 0
     free_bytes_min: int = 0
-    """Of its disk."""
+    """Bytes that stay free on its disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,8 @@ class KeptCommand:
         """Start ``argv``. Raises ``OSError``, ``ValueError`` for text that cannot be passed on."""
         with ExitStack() as stack:
             given = {
-                word: _memory_file(stack, data)
-                for word, data in _descriptor_data(self._confinement, launch.env).items()
+                word: _open_memory_file(stack, data)
+                for word, data in _build_descriptor_data(self._confinement, launch.env).items()
             }
             for_command = [*launch.for_command, *given.values(), *self._door]
             numbers = {
@@ -106,7 +106,7 @@ class KeptCommand:
             door = numbers[self._door[0]] if self._door else None
             named = {word: str(numbers[descriptor]) for word, descriptor in given.items()} | {DOOR_FD: str(door)}
             words = [named.get(word, word) for word in self._confinement.prefix]
-            plan = keeper.framed(self._build_plan([*words, *argv], launch, door))
+            plan = keeper.frame_plan(self._build_plan([*words, *argv], launch, door))
             read_end, write_end = os.pipe()
             stack.callback(os.close, write_end)
             try:
@@ -120,7 +120,8 @@ class KeptCommand:
             return process
 
     def read_verdict(self) -> KeeperVerdict:
-        """To be asked once, after the keeper's end."""
+        """Read which limit ended the command, if any, and whether it left processes running. Call it once, after the
+        keeper has ended."""
         os.set_blocking(self._verdict, False)
         try:
             said = os.read(self._verdict, 4096)
@@ -142,12 +143,12 @@ class KeptCommand:
             "parent": os.getpid(),
             "tag": self._tag,
             "argv": [_encode_text(word) for word in argv],
-            "env": {} if ENVIRON_FD in self._confinement.prefix else _environment(launch.env),
+            "env": {} if ENVIRON_FD in self._confinement.prefix else _encode_environment(launch.env),
             "cwd": _encode_text(launch.cwd),
             "umask": launch.umask,
             "processes_max": (self._limits.processes if self._limits else None) or 0,
-            "limits": [*(rlimits(self._limits) if self._limits else []), *self._more_limits],
-            "watched": [(_encode_text(one.path), one.bytes_max, one.free_bytes_min) for one in self._all_watched()],
+            "limits": [*(list_rlimits(self._limits) if self._limits else []), *self._more_limits],
+            "watched": [(_encode_text(one.path), one.bytes_max, one.free_bytes_min) for one in self._iterate_watched()],
             "group": os.fsencode(self._group.path) if self._group else b"",
             "bounds_processes": self._group is not None and self._group.bounds_processes,
             "oom_score": OOM_SCORE,
@@ -160,7 +161,7 @@ class KeptCommand:
             **self._confinement.plan,
         }
 
-    def _all_watched(self) -> Iterator[WatchedDirectory]:
+    def _iterate_watched(self) -> Iterator[WatchedDirectory]:
         yield from self._watched
         if (tmp := self._confinement.private_tmp) is not None:
             # Other rungs give the command a /tmp whose size the kernel bounds.
@@ -190,18 +191,18 @@ def hold_command(
         )
 
 
-def _descriptor_data(confinement: Confinement, environ: Mapping[str, str]) -> dict[str, bytes]:
+def _build_descriptor_data(confinement: Confinement, environ: Mapping[str, str]) -> dict[str, bytes]:
     """What the words of the prefix stand for that are numbers of descriptors."""
-    settings = (b"--setenv\0%s\0%s\0" % entry for entry in _environment(environ).items())
+    settings = (b"--setenv\0%s\0%s\0" % entry for entry in _encode_environment(environ).items())
     wanted = {SECCOMP_FD: confinement.program, ENVIRON_FD: b"".join(settings)}
     return {word: data for word, data in wanted.items() if word in confinement.prefix}
 
 
-def _environment(environ: Mapping[str, str]) -> dict[bytes, bytes]:
+def _encode_environment(environ: Mapping[str, str]) -> dict[bytes, bytes]:
     return {_encode_text(name): _encode_text(value) for name, value in environ.items()}
 
 
-def rlimits(limits: CommandLimits) -> list[tuple[int, int]]:
+def list_rlimits(limits: CommandLimits) -> list[tuple[int, int]]:
     wanted = (
         (resource.RLIMIT_NPROC, limits.processes),
         (resource.RLIMIT_NOFILE, limits.open_files),
@@ -220,7 +221,7 @@ def _encode_text(text: str) -> bytes:
     return data
 
 
-def _memory_file(stack: ExitStack, data: bytes) -> int:
+def _open_memory_file(stack: ExitStack, data: bytes) -> int:
     descriptor = os.memfd_create("hermes-program")
     stack.callback(os.close, descriptor)
     os.write(descriptor, data)

@@ -15,7 +15,7 @@ from hermes_worker.system.own_folders import make_temporary_folder
 from hermes_worker.workspaces.sandbox import probing, seccomp
 from hermes_worker.workspaces.sandbox.base import Confinement
 from hermes_worker.workspaces.sandbox.connecting import plan_connector, tell_open_addresses, try_with_connector
-from hermes_worker.workspaces.sandbox.helper.keeper import landlock_abi
+from hermes_worker.workspaces.sandbox.helper.keeper import find_landlock_abi
 from hermes_worker.workspaces.sandbox.network import PROXY_VARIABLES, Network
 from hermes_worker.workspaces.sandbox.policy import (
     COMMAND_CACHES,
@@ -74,7 +74,7 @@ class LandlockRung:
                 f"{inside!r} lies in the workspace {root!r} and must not be seen by commands, which Landlock cannot "
                 "arrange: work in a directory without it, or install bubblewrap"
             )
-        if policy.network is Network.PROXY and (reason := self._reason_without_proxy()):
+        if policy.network is Network.PROXY and (reason := self._explain_without_proxy()):
             return (
                 f"Landlock cannot lead this command's network through the proxy here: {reason}. Install bubblewrap, "
                 "or let an operator choose another network (terminal.network and the settings beside it)"
@@ -85,7 +85,7 @@ class LandlockRung:
         return self._build_plan(policy, has_connector=self._no_connector is None)
 
     def _build_plan(self, policy: SandboxPolicy, *, has_connector: bool) -> Confinement:
-        abi = landlock_abi()
+        abi = find_landlock_abi()
         tmp = make_temporary_folder("command-")
         is_open = policy.network is Network.OPEN
         has_proxy = policy.network is Network.PROXY
@@ -116,7 +116,7 @@ class LandlockRung:
         )
 
     def list_gaps(self) -> Sequence[str]:
-        abi = landlock_abi()
+        abi = find_landlock_abi()
         return [
             "names, sizes and times of hidden files, and who runs what",
             tell_open_addresses(self._no_connector),
@@ -124,7 +124,7 @@ class LandlockRung:
             *(["signals to other processes of the user"] if abi < 6 else []),
         ]
 
-    def _reason_without_proxy(self) -> str | None:
+    def _explain_without_proxy(self) -> str | None:
         """The reason why a proxy cannot be used here; ``None`` when it can. Found by installing such a filter; another
         one around this process may forbid that.
         """
@@ -133,7 +133,7 @@ class LandlockRung:
         return self._no_proxy
 
     def _try_confinement(self) -> str | None:
-        if landlock_abi() == 0:
+        if find_landlock_abi() == 0:
             return "the kernel has no Landlock, or it is switched off (lsm= on its command line)"
         if not seccomp.is_known_machine():
             return "the system calls of this processor are not known to the seccomp filter"
@@ -155,7 +155,7 @@ class _AllowListCache:
     def list_paths(self, policy: SandboxPolicy) -> tuple[str, ...]:
         key = (policy.profile, policy.hidden)
         kept = self._kept.get(key)
-        if kept is not None and kept[0] == {directory: _modification_time_ns(directory) for directory in kept[0]}:
+        if kept is not None and kept[0] == {directory: _read_modification_time_ns(directory) for directory in kept[0]}:
             return kept[1]
         changes: _Changes = {}
         began = time.time_ns()
@@ -170,7 +170,7 @@ _Changes = dict[str, int | None]
 _TICK_NS = 1_000_000_000
 
 
-def _modification_time_ns(directory: str) -> int | None:
+def _read_modification_time_ns(directory: str) -> int | None:
     try:
         return os.stat(directory).st_mtime_ns  # noqa: PTH116 - called for every command
     except OSError:
@@ -202,7 +202,7 @@ def _list_visible(directory: str, refused: Sequence[str], changes: _Changes) -> 
         return
     if directory in inside:
         return
-    changes[directory] = _modification_time_ns(directory)
+    changes[directory] = _read_modification_time_ns(directory)
     try:
         with os.scandir(directory) as entries:
             # A link counts as what it leads to, which is judged where it is.

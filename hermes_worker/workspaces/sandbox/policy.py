@@ -36,15 +36,15 @@ class CommandLimits:
     processes: int | None = 4096
     """Processes and threads."""
     open_files: int | None = 16_384
-    """Of one process."""
+    """Open files of one process."""
     file_bytes: int | None = 10 * 1024**3
-    """Of one file."""
+    """Bytes of one file."""
     memory_bytes: int | None = 8 * 1024**3
     """Data of one process."""
     cpu_s: int | None = 3600
     """Processor time of one process."""
     tmp_bytes: int = 1024**3
-    """Of the command's own /tmp, where it has one."""
+    """Bytes of the command's own /tmp, where it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ _CREDENTIAL_STORES = (
 )
 
 
-def hidden_paths(home: str | None, product: tuple[str, ...]) -> tuple[str, ...]:
+def list_hidden_paths(home: str | None, product: tuple[str, ...]) -> tuple[str, ...]:
     """What no command sees: the machine's secrets, the credential stores of ``home``, and the ``product``'s own."""
     stores = tuple(f"{home}/{name}" for name in _CREDENTIAL_STORES) if home and home != "/" else ()
     return (*_SYSTEM_HIDDEN, *stores, *product)
@@ -202,7 +202,7 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def find_unseen(paths: tuple[str, ...], profile: Profile, hidden: tuple[str, ...]) -> tuple[str, ...]:
-    """Of ``paths``, such as the worker's interpreter, those that a command sees only if they are shown to it."""
+    """Select from ``paths``, such as the worker's interpreter, what a command sees only if it is shown to it."""
     covered = (*hidden, *FRESH_DIRECTORIES)
     return tuple(
         path

@@ -31,7 +31,7 @@ def probe_confinement(confinement: Confinement) -> str | None:
 
 
 class _ClosedProxySocket:
-    """Behind which nobody is."""
+    """A proxy's socket for a trial command: it connects to nothing."""
 
     @contextmanager
     def serve(self) -> Iterator[int]:
@@ -40,7 +40,7 @@ class _ClosedProxySocket:
             yield theirs.fileno()
 
 
-def bounds_processes() -> bool:
+def limits_processes() -> bool:
     """Whether the kernel bounds how many processes a kept command has; otherwise its keeper only watches."""
     try:
         with hold_command(Confinement(), tag="probe", limits=CommandLimits()) as prepared:

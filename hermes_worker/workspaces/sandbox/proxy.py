@@ -8,15 +8,15 @@ password that could be stolen: what a connection may reach follows from the door
 
     sandbox of command A                     worker process
     curl --> 127.0.0.1:PROXY_PORT --+
-                                    +--door A--> Egress of A --> resolve once, judge all --> connect
+                                    +--door A--> rules of A --> resolve once, judge all --> connect
     pip  --> 127.0.0.1:PROXY_PORT --+
     sandbox of command B
-    git  --> 127.0.0.1:PROXY_PORT -----door B--> Egress of B --> ...
+    git  --> 127.0.0.1:PROXY_PORT -----door B--> rules of B --> ...
 
 The proxy speaks HTTP: CONNECT, and requests for whole URLs. For each connection:
 
 1. It reads one head, within ``HEAD_S``, and finds the target in it. A request that is none of a proxy's gets 400.
-2. It judges the target's port and name by the command's ``Egress``, and refuses with 403 and a sentence.
+2. It judges the target's port and name by the command's ``EgressRules``, and refuses with 403 and a sentence.
 3. It resolves the name once. All its addresses are judged as those of ``web_extract`` are (``net.urls``), and the
    connection is made to a judged *address*: resolving a second time could give another answer.
 4. It passes the request on, framed anew and with the judged host in it, or answers CONNECT and pumps bytes both ways
@@ -251,7 +251,7 @@ class _ProxyConnection:
         """Serve the connection. Raises ``OSError``, ``h11.ProtocolError``."""
         try:
             async with asyncio.timeout(HEAD_S):
-                request = await self._next_event()
+                request = await self._read_next_event()
         except h11.RemoteProtocolError:
             await self._answer_error(400, "The proxy does not understand this request.")
             return
@@ -295,14 +295,14 @@ class _ProxyConnection:
         wire = h11.Connection(h11.CLIENT)
         writer.write(_serialize_event(wire, _rewrite_request(request, target)))
         loop = asyncio.get_running_loop()
-        while isinstance(event := await self._next_event(), h11.Data | h11.EndOfMessage):
+        while isinstance(event := await self._read_next_event(), h11.Data | h11.EndOfMessage):
             idle.reschedule(loop.time() + IDLE_S)
             writer.write(_serialize_event(wire, event))
             await writer.drain()
             if isinstance(event, h11.EndOfMessage):
                 return
 
-    async def _next_event(self) -> Any:
+    async def _read_next_event(self) -> Any:
         while (event := self._parser.next_event()) is h11.NEED_DATA:
             self._parser.receive_data(await self._reader.read(_HEAD_PIECE_BYTES))
         return event

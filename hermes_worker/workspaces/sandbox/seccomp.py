@@ -157,7 +157,7 @@ does not look at these, and a filter cannot know whose number it is; so each may
 _OF_PROCESSES: Final = {"setpriority": 0, "ioprio_set": 1}
 """The kind of number that means a process: PRIO_PROCESS, IOPRIO_WHO_PROCESS."""
 _TCP_PROTOCOLS: Final = (0, 6)
-"""And not MPTCP, SCTP or SMC, which connect elsewhere and otherwise."""
+"""The protocols of a stream socket that are TCP. MPTCP, SCTP and SMC connect elsewhere and otherwise."""
 _MPTCP: Final = 262
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _TYPE_MASK = 1, 2, 3, 0xF
 _INTERNET_ADDRESS_BYTES: Final = 16
@@ -198,28 +198,28 @@ def build_program(families: Iterable[int], machine: str | None = None, *, spares
     socket.append(_refuse(errno.EACCES))
     if not spares_others:
         return _assemble_program(name, {"socket": socket})
-    return _assemble_program(name, {"socket": socket, **_rules_for_own_thread()}, _OTHERS[name])
+    return _assemble_program(name, {"socket": socket, **_build_own_thread_rules()}, _OTHERS[name])
 
 
 def build_proxied_program(machine: str | None = None) -> bytes:
-    """The filter for sockets that lead to the proxy only: TCP, and whoever holds the filter's listener answers
+    """The filter for sockets that lead to the proxy only: TCP, and the holder of the filter's listener answers
     ``connect``. Raises ``KeyError`` as ``build_program``."""
     name = machine or platform.machine()
     calls = {**_SOCKET_CALLS[name], **_OTHERS[name]}
     bodies: dict[str, list[_Instruction]] = {
-        "socket": _rules_for_tcp(),
+        "socket": _build_tcp_rules(),
         "connect": [_ask()],
         # What listens on the machine's own loopback, others could connect to.
         "bind": [_refuse(errno.EACCES)],
         "listen": [_refuse(errno.EACCES)],
     }
     for call in _FLAGS_AT:
-        bodies[call] = [*_no_fast_open(call), _allow()]
-    return _assemble_program(name, {**bodies, **_rules_for_own_thread()}, calls)
+        bodies[call] = [*_refuse_fast_open(call), _allow()]
+    return _assemble_program(name, {**bodies, **_build_own_thread_rules()}, calls)
 
 
-def connecting_program(machine: str | None = None) -> bytes:
-    """The filter for a network whose addresses are judged: whoever holds its listener answers each ``connect`` and
+def build_connecting_program(machine: str | None = None) -> bytes:
+    """The filter for a network whose addresses are judged: the holder of its listener answers each ``connect`` and
     ``sendto`` that may name an internet address. It refuses nothing else, so ``build_program`` belongs beside it.
 
     It does not see addresses of ``sendmsg``, which stand in the memory of the command; what is left of that are
@@ -227,10 +227,10 @@ def connecting_program(machine: str | None = None) -> bytes:
     """
     name = machine or platform.machine()
     bodies: dict[str, list[_Instruction]] = {
-        "socket": _without_strange_transports(),
+        "socket": _refuse_strange_transports(),
         "connect": _ask_about_an_address(2),
         "sendto": [
-            *_no_fast_open("sendto"),
+            *_refuse_fast_open("sendto"),
             (_LOAD, 0, 0, _ARGUMENT_AT + 8 * 4),
             (_EQUAL, 0, 3, 0),
             (_LOAD, 0, 0, _ARGUMENT_AT + 8 * 4 + 4),
@@ -238,11 +238,11 @@ def connecting_program(machine: str | None = None) -> bytes:
             _allow(),
             *_ask_about_an_address(5),
         ],
-        "sendmsg": [*_no_fast_open("sendmsg"), _allow()],
-        "sendmmsg": [*_no_fast_open("sendmmsg"), _allow()],
+        "sendmsg": [*_refuse_fast_open("sendmsg"), _allow()],
+        "sendmmsg": [*_refuse_fast_open("sendmmsg"), _allow()],
     }
     return _pack_program(
-        [*_own_numbers_only(name), *_judging(bodies, {**_MACHINES[name].numbers, **_SOCKET_CALLS[name]})]
+        [*_refuse_foreign_numbers(name), *_build_judgement(bodies, {**_MACHINES[name].numbers, **_SOCKET_CALLS[name]})]
     )
 
 
@@ -252,12 +252,12 @@ def _ask_about_an_address(length_at: int) -> list[_Instruction]:
     return [(_LOAD, 0, 0, _ARGUMENT_AT + 8 * length_at), (_AT_LEAST, 1, 0, _INTERNET_ADDRESS_BYTES), _allow(), _ask()]
 
 
-def _no_fast_open(call: str) -> list[_Instruction]:
+def _refuse_fast_open(call: str) -> list[_Instruction]:
     flags = (_LOAD, 0, 0, _ARGUMENT_AT + 8 * _FLAGS_AT[call])
     return [flags, (_ANY_BIT, 0, 1, _FAST_OPEN), _refuse(errno.EOPNOTSUPP)]
 
 
-def _without_strange_transports() -> list[_Instruction]:
+def _refuse_strange_transports() -> list[_Instruction]:
     """SCTP and DCCP connect by ``sendmsg`` and ``setsockopt``, too."""
     stream = [(_LOAD, 0, 0, _ARGUMENT_AT + 16)]
     for protocol in (*_TCP_PROTOCOLS, _MPTCP):
@@ -279,7 +279,7 @@ def _without_strange_transports() -> list[_Instruction]:
     ]
 
 
-def _rules_for_own_thread() -> dict[str, list[_Instruction]]:
+def _build_own_thread_rules() -> dict[str, list[_Instruction]]:
     """Bodies for the calls of ``_OTHERS``."""
     refused = _refuse(errno.EPERM)
     first, second = (_LOAD, 0, 0, _ARGUMENT_AT), (_LOAD, 0, 0, _ARGUMENT_AT + 8)
@@ -303,7 +303,7 @@ def _rules_for_own_thread() -> dict[str, list[_Instruction]]:
     return bodies
 
 
-def _rules_for_tcp() -> list[_Instruction]:
+def _build_tcp_rules() -> list[_Instruction]:
     refused = _refuse(errno.EACCES)
     lines: list[_Instruction] = [
         (_LOAD, 0, 0, _ARGUMENT_AT),
@@ -326,15 +326,15 @@ def _assemble_program(
 ) -> bytes:
     """``judged`` says what becomes of the system calls that are allowed or not by their arguments."""
     known = _MACHINES[machine].numbers
-    lines = _own_numbers_only(machine)
+    lines = _refuse_foreign_numbers(machine)
     for name, number in sorted(known.items()):
         if name not in _JUDGED:
             lines += [(_EQUAL, 0, 1, number), _refuse(errno.ENOSYS if name in _NOT_THERE else errno.EPERM)]
     clone = [(_LOAD, 0, 0, _ARGUMENT_AT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()]
-    return _pack_program([*lines, *_judging({"clone": clone, **judged}, {**known, **more_numbers})])
+    return _pack_program([*lines, *_build_judgement({"clone": clone, **judged}, {**known, **more_numbers})])
 
 
-def _own_numbers_only(machine: str) -> list[_Instruction]:
+def _refuse_foreign_numbers(machine: str) -> list[_Instruction]:
     """Refuse other kinds of system calls, whose numbers mean others, and load the number."""
     return [
         (_LOAD, 0, 0, _ARCH_AT),
@@ -346,7 +346,7 @@ def _own_numbers_only(machine: str) -> list[_Instruction]:
     ]
 
 
-def _judging(judged: Mapping[str, list[_Instruction]], numbers: Mapping[str, int]) -> list[_Instruction]:
+def _build_judgement(judged: Mapping[str, list[_Instruction]], numbers: Mapping[str, int]) -> list[_Instruction]:
     lines: list[_Instruction] = []
     for name, body in judged.items():
         lines += [(_EQUAL, 0, len(body), numbers[name]), *body]

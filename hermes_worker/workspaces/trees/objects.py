@@ -80,13 +80,13 @@ class ObjectStore:
         self._chars = 2 * hashlib.new(algorithm, usedforsecurity=False).digest_size
 
     def has(self, sha: str) -> bool:
-        return self._path(sha).exists()
+        return self._locate_object(sha).exists()
 
     def put(self, kind: str, body: bytes) -> str:
         """Write an object unless it is there, and return its name. Idempotent."""
         whole = encode_object(kind, body)
         sha = self._compute_name(whole)
-        path = self._path(sha)
+        path = self._locate_object(sha)
         if not path.exists():
             _write_whole(path, zlib.compress(whole, 1))
         return sha
@@ -94,7 +94,7 @@ class ObjectStore:
     def get(self, kind: str, sha: str) -> bytes:
         """Read an object. Raises ``StoreDamaged``, and ``OSError`` when the disk cannot be read."""
         try:
-            packed = self._path(sha).read_bytes()
+            packed = self._locate_object(sha).read_bytes()
             reading = zlib.decompressobj()
             whole = reading.decompress(packed, _OBJECT_BYTES_MAX)
         except (FileNotFoundError, zlib.error) as error:
@@ -106,13 +106,13 @@ class ObjectStore:
 
     def list_objects(self) -> Iterator[tuple[str, int]]:
         """Yield every object and the bytes that it takes on the disk."""
-        for folder in self._folders():
+        for folder in self._list_folders():
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if len(entry.name) == self._chars - 2:
                         yield folder.name + entry.name, entry.stat(follow_symlinks=False).st_size
 
-    def _folders(self) -> list[Path]:
+    def _list_folders(self) -> list[Path]:
         with suppress(FileNotFoundError):
             return [each for each in self._directory.iterdir() if len(each.name) == 2 and each.is_dir()]
         return []
@@ -120,15 +120,15 @@ class ObjectStore:
     def remove(self, shas: Iterable[str]) -> None:
         """Remove objects. Idempotent."""
         for sha in shas:
-            self._path(sha).unlink(missing_ok=True)
+            self._locate_object(sha).unlink(missing_ok=True)
 
     def sweep_drafts(self) -> None:
         """Remove the unfinished files of writers that died."""
-        for folder in self._folders():
+        for folder in self._list_folders():
             for draft in folder.glob("*.draft"):
                 draft.unlink(missing_ok=True)
 
-    def _path(self, sha: str) -> Path:
+    def _locate_object(self, sha: str) -> Path:
         if len(sha) != self._chars or not set(sha) <= set("0123456789abcdef"):
             raise StoreDamaged("a name of an object is none")
         return self._directory / sha[:2] / sha[2:]

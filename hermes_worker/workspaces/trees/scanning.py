@@ -192,7 +192,7 @@ class FolderScan:
             if max(status.st_mtime_ns, status.st_ctime_ns) >= young:
                 stamps[name] = ""
         entries = [
-            TreeEntry(self._entry_mode(modes[name], sizes[name]), os.fsencode(name), sha, max(0, times[name]))
+            TreeEntry(self._choose_entry_mode(modes[name], sizes[name]), os.fsencode(name), sha, max(0, times[name]))
             for name, sha in shas.items()
             if sha
         ]
@@ -249,8 +249,8 @@ class FolderScan:
     def _is_in_parts(self, mode: int, size: int) -> bool:
         return stat.S_ISREG(mode) and 0 < self.rules.part_bytes < size
 
-    def _entry_mode(self, mode: int, size: int) -> int:
-        return _git_mode(mode) | (PARTS if self._is_in_parts(mode, size) else 0)
+    def _choose_entry_mode(self, mode: int, size: int) -> int:
+        return _choose_git_mode(mode) | (PARTS if self._is_in_parts(mode, size) else 0)
 
     def _read_parts(self, folder: int, name: str, path: str) -> str | None:
         """The object of a large file, of which one part at a time is in memory; ``None`` for one that is left out."""
@@ -269,7 +269,7 @@ class FolderScan:
             self.left_out.append(path)
 
 
-def _git_mode(mode: int) -> int:
+def _choose_git_mode(mode: int) -> int:
     if stat.S_ISLNK(mode):
         return LINK
     return EXECUTABLE if mode & stat.S_IXUSR else FILE

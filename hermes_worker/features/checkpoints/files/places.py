@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hermes_worker.core.home_paths import SAID, relative_to_home
+from hermes_worker.core.home_paths import SAID, find_path_in_home
 from hermes_worker.features.checkpoints.files.host_files import HostFiles
 from hermes_worker.features.checkpoints.files.shadow import NotKept, ShadowStore
 from hermes_worker.features.checkpoints.rules import CheckpointLimits
@@ -21,7 +21,7 @@ from hermes_worker.workspaces.base import Workspace, WorkspaceError
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 
-def checkpoints_dir(home: Path, tenant: str) -> Path:
+def get_checkpoints_dir(home: Path, tenant: str) -> Path:
     """The directory with the stores of a tenant."""
     return home / "checkpoints" / tenant
 
@@ -45,29 +45,32 @@ def find_store(
     ref = WorkspaceRef.from_json(workspace)
     if ref.kind == WorkspaceKind.LOCAL:
         root = os.path.realpath(ref.root)
-        return ShadowStore(_local_directory(home, tenant, root, workspace), root, limits)
+        return ShadowStore(_find_local_directory(home, tenant, root, workspace), root, limits)
     if ref.kind not in _KINDS:
         return None
     root = f"{ref.kind}:{ref.root}"
     return ShadowStore(
-        _directory(home, tenant, root), root, limits, files=HostFiles(partial(opened or _refuse_to_open, workspace))
+        _locate_directory(home, tenant, root),
+        root,
+        limits,
+        files=HostFiles(partial(opened or _refuse_to_open, workspace)),
     )
 
 
-def _local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
+def _find_local_directory(home: Path, tenant: str, root: str, workspace: str) -> Path:
     """The store of a local workspace, named by the path below the home, so that it is found wherever the home is. In
     0.1 the name was made from the whole path, and a store from then keeps its name.
     """
-    below = relative_to_home(root, (str(home), os.path.realpath(home)))
+    below = find_path_in_home(root, (str(home), os.path.realpath(home)))
     if below is None:
-        return _directory(home, tenant, root)
-    own = _directory(home, tenant, f"home:{below}")
-    before = (_directory(home, tenant, each) for each in (root, json.loads(workspace).get(SAID)) if each)
+        return _locate_directory(home, tenant, root)
+    own = _locate_directory(home, tenant, f"home:{below}")
+    before = (_locate_directory(home, tenant, each) for each in (root, json.loads(workspace).get(SAID)) if each)
     return own if own.exists() else next((each for each in before if each.exists()), own)
 
 
-def _directory(home: Path, tenant: str, root: str) -> Path:
-    return checkpoints_dir(home, tenant) / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+def _locate_directory(home: Path, tenant: str, root: str) -> Path:
+    return get_checkpoints_dir(home, tenant) / hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
 
 
 def _refuse_to_open(workspace: str) -> Workspace:
@@ -76,7 +79,7 @@ def _refuse_to_open(workspace: str) -> Workspace:
 
 def forget_sessions(home: Path, tenant: str, over: Callable[[Collection[str]], Set[str]]) -> int:
     """Remove this machine's checkpoints of the sessions that ``over`` picks; return how many stores went."""
-    return forget_checkpoints(checkpoints_dir(home, tenant), over)
+    return forget_checkpoints(get_checkpoints_dir(home, tenant), over)
 
 
 def forget_checkpoints(directory: Path, over: Callable[[Collection[str]], Set[str]]) -> int:

@@ -8,7 +8,6 @@ the kernel gives back when its holder dies. ``scan.json`` is a memory of the las
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any, Final
 from hermes_worker.features.checkpoints.files.local_files import LocalFiles
 from hermes_worker.features.checkpoints.rules import CheckpointLimits, Moment, is_worth_keeping
 from hermes_worker.observe import log
+from hermes_worker.system.open_files import try_lock
 from hermes_worker.workspaces.trees.objects import ChangedFile, FileTrees, ObjectStore, StoreDamaged, write_whole
 from hermes_worker.workspaces.trees.scanning import (
     NotScanned,
@@ -115,7 +115,7 @@ class ShadowStore:
             raise NotKept(f"the store of checkpoints cannot be used ({error.strerror})") from error
 
     def require_there(self) -> None:
-        """Raises ``NotKept`` when the files are not where this process looks for them."""
+        """Raise ``NotKept`` when the files are not where this process looks for them."""
         try:
             self._files.require_there()
         except NotScanned as error:
@@ -235,7 +235,7 @@ class ShadowStore:
 
     def _keep_locked(self, moment: Moment, should_stop: Callable[[], bool]) -> Checkpoint | None:
         names = self._list_references()
-        turn = f".{_path_part(moment.run_id)}.{moment.iteration}"
+        turn = f".{_check_path_part(moment.run_id)}.{moment.iteration}"
         seen = self.directory / "turn"
         if any(path.name.endswith(turn) for path in names) or _read_text(seen) == turn:
             return None
@@ -255,7 +255,7 @@ class ShadowStore:
         order = ScanOrder(
             objects=self._objects,
             memory=_read_memory(path),
-            now_ns=self._now_ns(),
+            now_ns=self._read_clock_ns(),
             file_bytes_max=self._limits.file_bytes,
             should_stop=should_stop,
         )
@@ -265,7 +265,7 @@ class ShadowStore:
             write_whole(path, json.dumps(document, separators=(",", ":")).encode())
         return found
 
-    def _now_ns(self) -> int:
+    def _read_clock_ns(self) -> int:
         """The time by the clock that stamps files, which is another machine's on a shared volume; the earlier of two
         readings.
         """
@@ -289,9 +289,11 @@ class ShadowStore:
         commit = self._objects.put("commit", text.encode())
         # Names are in the order of time, also where two clocks differ.
         number = max(int(at * 1000), int(after[:14]) + 1 if after else 0)
-        folder = self._references / _path_part(moment.session_id)
+        folder = self._references / _check_path_part(moment.session_id)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(folder / f"{number:014d}.{_path_part(moment.run_id)}.{moment.iteration}", f"{commit}\n".encode())
+        write_whole(
+            folder / f"{number:014d}.{_check_path_part(moment.run_id)}.{moment.iteration}", f"{commit}\n".encode()
+        )
         return self._read_checkpoint(commit)
 
     def _trim(self) -> None:
@@ -371,7 +373,7 @@ class ShadowStore:
             self._prepare()
             descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if _try_lock(descriptor) and self._is_ours(descriptor):
+                if try_lock(descriptor) and self._is_ours(descriptor):
                     yield
                     return
             finally:
@@ -399,14 +401,6 @@ class ShadowStore:
         write_whole(self.directory / "HEAD", b"ref: refs/heads/checkpoints\n")
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _read_memory(path: Path) -> ScanMemory:
     with suppress(OSError, ValueError):
         document: Any = json.loads(path.read_bytes())
@@ -421,7 +415,7 @@ def _read_text(path: Path) -> str:
     return ""
 
 
-def _path_part(name: str) -> str:
+def _check_path_part(name: str) -> str:
     """``name`` as a part of a path; it is an id of ours, and nothing else is taken for one."""
     if not _PART.fullmatch(name):
         raise NotScanned(f"{name[:40]!r} is no id")

@@ -64,7 +64,7 @@ def read_event(
 ) -> Accepted | Ignored | UnreadableEvent:
     """Decide what ``body`` means to ``route``. Names of headers are lower case; ``lists`` are the files that filters
     name."""
-    payload = _payload(body, headers.get("content-type", ""))
+    payload = _parse_payload(body, headers.get("content-type", ""))
     if payload is None:
         return UnreadableEvent(reason="The body is neither a JSON object nor a form.")
     event = _read_event_type(headers, payload)
@@ -105,7 +105,7 @@ def _find_missing_chat(route: Route, payload: Mapping[str, Any], event: str) -> 
     )
 
 
-def _payload(body: bytes, content_type: str) -> Mapping[str, Any] | None:
+def _parse_payload(body: bytes, content_type: str) -> Mapping[str, Any] | None:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):

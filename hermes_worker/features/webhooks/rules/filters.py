@@ -101,7 +101,7 @@ def does_match(spec: Any, facts: EventFacts) -> bool:
         return isinstance(spec["any"], list) and any(does_match(part, facts) for part in spec["any"])
     if "not" in spec:
         return not does_match(spec["not"], facts)
-    return _compare(spec, _value(spec.get("field"), facts), facts)
+    return _compare(spec, _find_value(spec.get("field"), facts), facts)
 
 
 def _compare(spec: Mapping[str, Any], value: Any, facts: EventFacts) -> bool:
@@ -120,14 +120,14 @@ def _compare(spec: Mapping[str, Any], value: Any, facts: EventFacts) -> bool:
         case "in":
             return is_there and any(_is_equal(value, one) for one in spec["in"])
         case "in_file":
-            return is_there and _text(value) in facts.lists.get(str(spec["in_file"]), ())
+            return is_there and _format_text(value) in facts.lists.get(str(spec["in_file"]), ())
         case "regex":
-            return is_there and re.search(str(spec["regex"]), _text(value)) is not None
+            return is_there and re.search(str(spec["regex"]), _format_text(value)) is not None
         case _:
             return False
 
 
-def _value(path: Any, facts: EventFacts) -> Any:
+def _find_value(path: Any, facts: EventFacts) -> Any:
     if not isinstance(path, str):
         return find_at_path({}, "-")
     first, _, rest = path.strip().partition(".")
@@ -153,9 +153,9 @@ def _contains(value: Any, wanted: Any) -> bool:
         return any(_is_equal(one, wanted) for one in value)
     if isinstance(value, Mapping):
         return isinstance(wanted, str) and wanted in value
-    return str(wanted) in _text(value)
+    return str(wanted) in _format_text(value)
 
 
-def _text(value: Any) -> str:
+def _format_text(value: Any) -> str:
     text = value if isinstance(value, str) else format_value(value, _COMPARED_CHARS_MAX)
     return text[:_COMPARED_CHARS_MAX]

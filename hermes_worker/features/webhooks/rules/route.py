@@ -12,7 +12,7 @@ from typing import Any
 from hermes_worker.channels.catalog import find_platform
 from hermes_worker.channels.targets import TargetError, format_reference, normalize_deliver, parse_targets
 from hermes_worker.core.errors import HermesError
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.features.webhooks.rules.filters import FilterError, check_filter
 from hermes_worker.features.webhooks.rules.template import PLACEHOLDER
 
@@ -47,7 +47,7 @@ class Route:
     events: Sequence[str] = ()
     """The types of events that it accepts; empty for all."""
     filters: Sequence[Mapping[str, Any]] = ()
-    """The conditions on the payload, all of which must hold (``filters.matches``)."""
+    """The conditions on the payload, all of which must hold (``filters.does_match``)."""
     deliver: Sequence[str] = ()
     """Targets of the answer. A chat may be taken from the payload: ``telegram:{chat.id}``."""
     deliver_only: bool = False
@@ -64,7 +64,7 @@ class Route:
         """Write the route without its name and its secret."""
         document = asdict(self)
         del document["name"], document["secret"]
-        return canonical_json(document)
+        return dump_canonical_json(document)
 
     @classmethod
     def from_json(cls, name: str, secret: str, text: str) -> Route:
@@ -94,15 +94,15 @@ def validate_route(route: Route) -> Route:
             check_filter(spec)
     except FilterError as error:
         raise RouteError(f"The filter cannot be used: {error}") from None
-    deliver = _targets(route.deliver)
+    deliver = _parse_targets(route.deliver)
     if route.deliver_only and not deliver:
         raise RouteError("A route that only delivers needs a target; name one with --deliver.")
     return Route.from_json(
-        route.name, route.secret, canonical_json({**json.loads(route.to_json()), "deliver": deliver})
+        route.name, route.secret, dump_canonical_json({**json.loads(route.to_json()), "deliver": deliver})
     )
 
 
-def _targets(deliver: Sequence[str]) -> list[str]:
+def _parse_targets(deliver: Sequence[str]) -> list[str]:
     found: list[str] = []
     for target in deliver:
         if target.strip().lower() in _NOTHING:

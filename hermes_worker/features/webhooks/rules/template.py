@@ -27,7 +27,7 @@ _OWN_NAMES = ("__raw__", "event_type")
 def render(template: str, payload: Mapping[str, Any], event: str) -> str:
     """Render ``template`` with its names replaced. ``{__raw__}`` is the whole payload,
     ``{event_type}`` the event; a name that the payload does not have stays as it is."""
-    return "".join(text for _, text in _pieces(template, payload, event))
+    return "".join(text for _, text in _split_pieces(template, payload, event))
 
 
 def render_for_model(template: str, payload: Mapping[str, Any], event: str, route: str) -> WrappedText:
@@ -35,7 +35,7 @@ def render_for_model(template: str, payload: Mapping[str, Any], event: str, rout
     line; neighbours count as one text, so that no attack can be assembled from parts."""
     text = ""
     threats: list[str] = []
-    for is_theirs, piece in _join_pieces(_pieces(template, payload, event)):
+    for is_theirs, piece in _join_pieces(_split_pieces(template, payload, event)):
         if not is_theirs:
             text += piece
             continue
@@ -46,7 +46,7 @@ def render_for_model(template: str, payload: Mapping[str, Any], event: str, rout
     return WrappedText(text=text, threats=tuple(dict.fromkeys(threats)))
 
 
-def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[tuple[bool, str]]:
+def _split_pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[tuple[bool, str]]:
     """Yield the pieces of the result in order, each with whether the sender of the event wrote it."""
     after = 0
     for match in PLACEHOLDER.finditer(template):
@@ -56,7 +56,7 @@ def _pieces(template: str, payload: Mapping[str, Any], event: str) -> Iterator[t
         if path == "__raw__":
             yield True, format_value(payload, PAYLOAD_CHARS_MAX)
         else:
-            yield not is_missing(found), match[0] if is_missing(found) else _text(found)
+            yield not is_missing(found), match[0] if is_missing(found) else _format_text(found)
         after = match.end()
     yield False, template[after:]
 
@@ -84,7 +84,7 @@ def format_value(value: Any, chars_max: int) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
-def _text(value: Any) -> str:
+def _format_text(value: Any) -> str:
     if isinstance(value, Mapping | list):
         return format_value(value, NESTED_CHARS_MAX)
     if isinstance(value, bool) or value is None:

@@ -19,7 +19,7 @@ from typing import Any, assert_never
 
 from hermes_worker.core.call_ids import make_ids_distinct
 from hermes_worker.core.json_values import parse_json, read_mapping
-from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, dump_canonical_json
 from hermes_worker.core.model_capabilities import ThinkingPolicy, ThinkingRequest
 from hermes_worker.core.model_families import find_traits
 from hermes_worker.core.recovery.repair import dump_arguments
@@ -95,13 +95,13 @@ def begin_with_user(messages: list[Block]) -> list[Block]:
 
 def _convert_row(row: Row, policy: ThinkingPolicy) -> _RoleBlocks:
     if row.get("role") == "assistant":
-        blocks = _assistant_blocks(row)
+        blocks = _build_assistant_blocks(row)
         if policy is ThinkingPolicy.NATIVE and row.get("anthropic_issuer") not in (None, ISSUER):
             blocks = [block for block in blocks if not _is_signed(block)]
         return _RoleBlocks(role="assistant", blocks=tuple(blocks))
     if row.get("role") == "tool":
-        return _RoleBlocks(role="user", blocks=(_result_block(row),))
-    return _RoleBlocks(role="user", blocks=tuple(_move_mark_last(_user_blocks(row.get("content")), row)))
+        return _RoleBlocks(role="user", blocks=(_build_result_block(row),))
+    return _RoleBlocks(role="user", blocks=tuple(_move_mark_last(_build_user_blocks(row.get("content")), row)))
 
 
 def _render_message(turn: _RoleBlocks) -> Block:
@@ -117,31 +117,35 @@ def _convert_system(rows: Sequence[Row]) -> str | list[Block] | None:
     return "\n\n".join(block["text"] for block in blocks) or None
 
 
-def _user_blocks(content: object) -> list[Block]:
-    return _convert_content(content) or [_text_block(EMPTY_MESSAGE)]
+def _build_user_blocks(content: object) -> list[Block]:
+    return _convert_content(content) or [_build_text_block(EMPTY_MESSAGE)]
 
 
-def _result_block(row: Row) -> Block:
+def _build_result_block(row: Row) -> Block:
     content = row.get("content")
     blocks = _convert_content(content) if isinstance(content, list) else None
     said: object = blocks if blocks else content if isinstance(content, str) and content else NO_OUTPUT
-    result: Block = {"type": "tool_result", "tool_use_id": tool_use_id(row.get("tool_call_id")), "content": said}
+    result: Block = {"type": "tool_result", "tool_use_id": make_tool_use_id(row.get("tool_call_id")), "content": said}
     if isinstance(row.get("cache_control"), Mapping):
         result["cache_control"] = row["cache_control"]
     return result
 
 
-def _assistant_blocks(row: Row) -> list[Block]:
+def _build_assistant_blocks(row: Row) -> list[Block]:
     stored = row.get("anthropic_content_blocks")
     blocks = list(_replay_blocks(stored, row)) if isinstance(stored, list) else []
     if not blocks:
-        blocks = [*_stored_thinking(row), *_convert_content(row.get("content")), *map(_tool_use, _calls(row))]
-    return _move_mark_last(blocks or [_text_block(EMPTY_REPLY)], row)
+        blocks = [
+            *_build_stored_thinking(row),
+            *_convert_content(row.get("content")),
+            *map(_build_tool_use, _list_calls(row)),
+        ]
+    return _move_mark_last(blocks or [_build_text_block(EMPTY_REPLY)], row)
 
 
-def _stored_thinking(row: Row) -> list[Block]:
+def _build_stored_thinking(row: Row) -> list[Block]:
     details = row.get("reasoning_details")
-    signed = [_input_block(detail) for detail in details] if isinstance(details, list) else []
+    signed = [_build_input_block(detail) for detail in details] if isinstance(details, list) else []
     thinking = [block for block in signed if block and block["type"] in _THINKING]
     echoed = row.get("reasoning_content")
     return thinking or ([{"type": "thinking", "thinking": echoed}] if isinstance(echoed, str) else [])
@@ -151,36 +155,36 @@ def _replay_blocks(stored: Sequence[object], row: Row) -> Iterator[Block]:
     """Stored blocks in the order in which they were signed. Inputs come from the row's calls, which were redacted.
     Blank text between them is refused, so it is left out.
     """
-    inputs = {tool_use_id(call.get("id")): _input(call) for call in _calls(row)}
+    inputs = {make_tool_use_id(call.get("id")): _parse_input(call) for call in _list_calls(row)}
     for item in stored:
-        block = _input_block(item)
+        block = _build_input_block(item)
         if block is not None and not _is_blank(block):
             yield {**block, "input": inputs.get(block["id"], block["input"])} if block["type"] == "tool_use" else block
 
 
-def _tool_use(call: Row) -> Block:
+def _build_tool_use(call: Row) -> Block:
     function = call.get("function")
     name = function.get("name") if isinstance(function, Mapping) else None
     return {
         "type": "tool_use",
-        "id": tool_use_id(call.get("id")),
+        "id": make_tool_use_id(call.get("id")),
         "name": name if isinstance(name, str) else "",
-        "input": _input(call),
+        "input": _parse_input(call),
     }
 
 
-def _input(call: Row) -> object:
+def _parse_input(call: Row) -> object:
     function = call.get("function")
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     return read_mapping(parse_json(arguments) if isinstance(arguments, str) else arguments)
 
 
-def _calls(row: Row) -> list[Row]:
+def _list_calls(row: Row) -> list[Row]:
     calls = row.get("tool_calls")
     return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
 
 
-def tool_use_id(call_id: object) -> str:
+def make_tool_use_id(call_id: object) -> str:
     """The id as Anthropic allows it: letters, digits, ``_`` and ``-``."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", call_id) if isinstance(call_id, str) and call_id else "tool_0"
 
@@ -188,16 +192,16 @@ def tool_use_id(call_id: object) -> str:
 # -------------------------------------------------------------------------------------------------------------- blocks
 
 
-def _text_block(words: str) -> Block:
+def _build_text_block(words: str) -> Block:
     return {"type": "text", "text": words}
 
 
 def _convert_content(content: object) -> list[Block]:
     """Content as blocks. Blank text is left out, since it is refused."""
     if isinstance(content, str):
-        return [_text_block(content)] if content.strip() else []
+        return [_build_text_block(content)] if content.strip() else []
     if not isinstance(content, list):
-        return [] if content is None else [_text_block(canonical_json(content))]
+        return [] if content is None else [_build_text_block(dump_canonical_json(content))]
     return [block for part in content if (block := _convert_block(part)) is not None and not _is_blank(block)]
 
 
@@ -207,7 +211,11 @@ def _is_blank(block: Block) -> bool:
 
 def _convert_block(part: object) -> Block | None:
     if not isinstance(part, Mapping):
-        return _text_block(part if isinstance(part, str) else canonical_json(part)) if part is not None else None
+        return (
+            _build_text_block(part if isinstance(part, str) else dump_canonical_json(part))
+            if part is not None
+            else None
+        )
     block = _convert_part(part)
     if block is not None and isinstance(part.get("cache_control"), Mapping):
         block["cache_control"] = part["cache_control"]
@@ -216,15 +224,15 @@ def _convert_block(part: object) -> Block | None:
 
 def _convert_part(part: Row) -> Block | None:
     if part.get("type") in ("text", "input_text", "output_text"):
-        return _input_block({**part, "type": "text"})
+        return _build_input_block({**part, "type": "text"})
     if part.get("type") in ("image_url", "input_image"):
         image = part.get("image_url")
         url = image.get("url") if isinstance(image, Mapping) else image
-        return {"type": "image", "source": _image_source(url if isinstance(url, str) else "")}
-    return _input_block(part)
+        return {"type": "image", "source": _build_image_source(url if isinstance(url, str) else "")}
+    return _build_input_block(part)
 
 
-def _image_source(url: str) -> Block:
+def _build_image_source(url: str) -> Block:
     url = url.strip()
     if not url.startswith("data:"):
         return {"type": "url", "url": url}
@@ -237,7 +245,7 @@ def _image_source(url: str) -> Block:
     }
 
 
-def _input_block(part: object) -> Block | None:
+def _build_input_block(part: object) -> Block | None:
     """A block with only those fields that a request may have; ``None`` for kinds that are not sent. Replies have more
     fields, and every other one is refused.
     """
@@ -247,7 +255,10 @@ def _input_block(part: object) -> Block | None:
         case "text":
             text = part.get("text")
             cited = {"citations": part["citations"]} if isinstance(part.get("citations"), list) else {}
-            return {**_text_block(text if isinstance(text, str) else ""), **(cited if cited.get("citations") else {})}
+            return {
+                **_build_text_block(text if isinstance(text, str) else ""),
+                **(cited if cited.get("citations") else {}),
+            }
         case "thinking":
             signed = {"signature": part["signature"]} if part.get("signature") else {}
             return {"type": "thinking", "thinking": part.get("thinking") or "", **signed}
@@ -257,7 +268,7 @@ def _input_block(part: object) -> Block | None:
             used = part.get("input")
             return {
                 "type": "tool_use",
-                "id": tool_use_id(part.get("id")),
+                "id": make_tool_use_id(part.get("id")),
                 "name": part.get("name") or "",
                 "input": used if isinstance(used, Mapping) else {},
             }
@@ -324,7 +335,7 @@ def _drop_unpaired(turn: _RoleBlocks, *, calls: frozenset[str], results: frozens
     if len(kept) == len(turn.blocks):
         return turn
     if not any(block["type"] not in _THINKING for block in kept):
-        kept = (*kept, _text_block(CALL_REMOVED if turn.role == "assistant" else RESULT_REMOVED))
+        kept = (*kept, _build_text_block(CALL_REMOVED if turn.role == "assistant" else RESULT_REMOVED))
     return replace(turn, blocks=kept, is_changed=True)
 
 
@@ -355,7 +366,7 @@ def _apply_policy_to_turn(turn: _RoleBlocks, policy: ThinkingPolicy) -> _RoleBlo
         case ThinkingPolicy.UNSIGNED:
             return _replace_blocks(turn, (b for b in turn.blocks if not _is_signed(b)), EMPTY_REPLY)
         case ThinkingPolicy.NATIVE:
-            spoken = (b for block in turn.blocks for b in _thinking_or_text(block, is_dead=turn.is_changed))
+            spoken = (b for block in turn.blocks for b in _convert_unsigned_thinking(block, is_dead=turn.is_changed))
             return _replace_blocks(turn, spoken, EMPTY_REPLY)
         case ThinkingPolicy.STRIP:
             return _replace_blocks(turn, (b for b in turn.blocks if b["type"] not in _THINKING), THINKING_LEFT_OUT)
@@ -364,21 +375,21 @@ def _apply_policy_to_turn(turn: _RoleBlocks, policy: ThinkingPolicy) -> _RoleBlo
 
 
 def _replace_blocks(turn: _RoleBlocks, blocks: Iterable[Block], stand_in: str) -> _RoleBlocks:
-    return replace(turn, blocks=tuple(blocks) or (_text_block(stand_in),))
+    return replace(turn, blocks=tuple(blocks) or (_build_text_block(stand_in),))
 
 
 def _is_signed(block: Block) -> bool:
     return block["type"] in _THINKING and bool(block.get("signature") or block.get("data"))
 
 
-def _thinking_or_text(block: Block, *, is_dead: bool) -> Iterator[Block]:
+def _convert_unsigned_thinking(block: Block, *, is_dead: bool) -> Iterator[Block]:
     """The block, or its thinking as text where it has no valid signature: it would be refused as thinking; as text it
     is not lost.
     """
     if block["type"] not in _THINKING or (_is_signed(block) and not is_dead):
         yield block
     elif _says_something(block.get("thinking")):
-        yield _text_block(block["thinking"])
+        yield _build_text_block(block["thinking"])
 
 
 def _says_something(value: object) -> bool:
@@ -393,7 +404,7 @@ def _limit_images(turns: Sequence[_RoleBlocks]) -> list[_RoleBlocks]:
         for block in reversed(turn.blocks):
             if block["type"] == "tool_result" and _has_image(block["content"]):
                 seen += 1
-                block = block if seen <= IMAGES_KEPT_MAX else {**block, "content": _without_images(block["content"])}
+                block = block if seen <= IMAGES_KEPT_MAX else {**block, "content": _replace_images(block["content"])}
             blocks.append(block)
         lean.append(replace(turn, blocks=tuple(reversed(blocks))))
     return lean[::-1]
@@ -403,8 +414,8 @@ def _has_image(content: object) -> bool:
     return isinstance(content, list) and any(block["type"] == "image" for block in content)
 
 
-def _without_images(content: Sequence[Block]) -> list[Block]:
-    return [_text_block(IMAGE_REMOVED) if block["type"] == "image" else block for block in content]
+def _replace_images(content: Sequence[Block]) -> list[Block]:
+    return [_build_text_block(IMAGE_REMOVED) if block["type"] == "image" else block for block in content]
 
 
 # --------------------------------------------------------------------------------------------------- tools and options
@@ -420,7 +431,7 @@ def to_tools(tools: Iterable[Row]) -> list[Block]:
         entry: Block = {
             "name": function["name"],
             "description": function.get("description") or "",
-            "input_schema": input_schema(function.get("parameters")),
+            "input_schema": convert_schema(function.get("parameters")),
         }
         if isinstance(tool.get("cache_control"), Mapping):
             entry["cache_control"] = tool["cache_control"]
@@ -428,7 +439,7 @@ def to_tools(tools: Iterable[Row]) -> list[Block]:
     return list(converted.values())
 
 
-def input_schema(schema: object) -> Block:
+def convert_schema(schema: object) -> Block:
     """A JSON Schema without what Anthropic refuses. Unions with ``null`` leave no trace: ``required`` says what is
     optional."""
     return remove_keywords(fit_schema(schema), frozenset({"nullable"}))
@@ -437,7 +448,7 @@ def input_schema(schema: object) -> Block:
 _NEW_FAMILY_OUTPUT_LIMIT = 128_000
 
 
-def output_tokens_max(model: str, *, requested: int | None = None, window: int | None = None) -> int:
+def choose_output_tokens_max(model: str, *, requested: int | None = None, window: int | None = None) -> int:
     """The output limit to send, which this wire demands: the requested one, else what the model can write, and in
     either case less than the window.
     """
@@ -452,7 +463,7 @@ _ANSWER_ROOM = 4_096
 """Output tokens that thinking must leave for the answer."""
 
 
-def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Block:
+def build_thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Block:
     """The request fields that ask for thinking; ``None`` asks for none.
 
     How a model is asked is a field of its family's row.
@@ -472,7 +483,7 @@ def thinking_fields(model: str, effort: str | None, *, output_tokens: int) -> Bl
     }
 
 
-def model_name(model: str) -> str:
+def spell_model_name(model: str) -> str:
     """The name as Anthropic itself spells it: no vendor in front, hyphens in versions."""
     name = model[len("anthropic/") :] if model.lower().startswith("anthropic/") else model
     return name.replace(".", "-") if find_traits(model).hyphenates_versions else name
@@ -495,7 +506,7 @@ def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
     ``issuer`` whose signatures they carry.
     """
     content = message.get("content")
-    blocks = [b for b in map(_input_block, content if isinstance(content, list) else []) if b is not None]
+    blocks = [b for b in map(_build_input_block, content if isinstance(content, list) else []) if b is not None]
     thinking = [block for block in blocks if block["type"] in _THINKING]
     requests = tuple(
         ToolRequest(id=block["id"], name=block["name"], arguments=dump_arguments(block["input"]))
@@ -509,7 +520,7 @@ def from_message(message: Row, *, issuer: str = ISSUER) -> ModelReply:
         finish_reason=_FINISH_REASONS.get(str(message.get("stop_reason")), "stop"),
         usage=parse_usage(message.get("usage")),
         model=model if isinstance(model := message.get("model"), str) else "",
-        row_fields=_row_fields(blocks, thinking, issuer),
+        row_fields=_build_row_fields(blocks, thinking, issuer),
     )
 
 
@@ -529,7 +540,7 @@ def parse_usage(usage: object) -> Usage:
     )
 
 
-def _row_fields(blocks: list[Block], thinking: list[Block], issuer: str) -> dict[str, object]:
+def _build_row_fields(blocks: list[Block], thinking: list[Block], issuer: str) -> dict[str, object]:
     """The blocks to keep with the row. Signed thinking is only valid in its place, so a reply is kept block by block
     unless it is thinking and then one text, which the row can express by itself.
     """

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_worker.core.messages import canonical_json
+from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.model_capabilities import ThinkingPolicy
 from hermes_worker.models.wires.conversions import anthropic
 
@@ -52,7 +52,7 @@ def _convert_message(message: Block, *, has_tools: bool) -> Block:
 def _block_as_text(block: Block) -> Block:
     match block["type"]:
         case "tool_use":
-            return {"type": "text", "text": f"[called {block['name']} with {canonical_json(block['input'])}]"}
+            return {"type": "text", "text": f"[called {block['name']} with {dump_canonical_json(block['input'])}]"}
         case "tool_result":
             content = block["content"]
             parts = [content] if isinstance(content, str) else [part.get("text", "[an image]") for part in content]
@@ -73,11 +73,11 @@ def _convert_block(block: Block) -> Block:
     match block["type"]:
         case "tool_use":
             name, used = block["name"], block["input"]
-            return {"toolUse": {"toolUseId": _short_id(block["id"]), "name": name, "input": used}}
+            return {"toolUse": {"toolUseId": _shorten_id(block["id"]), "name": name, "input": used}}
         case "tool_result":
             content = block["content"]
             told = [{"text": content}] if isinstance(content, str) else list(map(_convert_block, content))
-            return {"toolResult": {"toolUseId": _short_id(block["tool_use_id"]), "content": told}}
+            return {"toolResult": {"toolUseId": _shorten_id(block["tool_use_id"]), "content": told}}
         case "thinking":
             signed = {"signature": block["signature"]} if block.get("signature") else {}
             return {"reasoningContent": {"reasoningText": {"text": block["thinking"], **signed}}}
@@ -97,17 +97,17 @@ def _convert_image(source: Row) -> Block:
     return {"image": {"format": kind, "source": {"bytes": source["data"]}}}
 
 
-def _short_id(call_id: str) -> str:
+def _shorten_id(call_id: str) -> str:
     """A hash of the whole id, which names both a call and its result."""
     return call_id if len(call_id) <= ID_CHARS_MAX else f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
 
 
 def _drop_marks(prompt: ConversePrompt) -> ConversePrompt:
-    def rest(blocks: list[Block]) -> list[Block]:
+    def drop_marks(blocks: list[Block]) -> list[Block]:
         return [block for block in blocks if "cachePoint" not in block]
 
-    messages = [{**message, "content": rest(message["content"])} for message in prompt.messages]
-    return ConversePrompt(system=rest(prompt.system), messages=messages)
+    messages = [{**message, "content": drop_marks(message["content"])} for message in prompt.messages]
+    return ConversePrompt(system=drop_marks(prompt.system), messages=messages)
 
 
 def to_tools(tools: Iterable[Row]) -> list[Block]:
@@ -124,7 +124,7 @@ def to_tools(tools: Iterable[Row]) -> list[Block]:
     ]
 
 
-def anthropic_block(part: object) -> Block | None:
+def to_anthropic_block(part: object) -> Block | None:
     """A block of a reply as Anthropic writes it; ``None`` for kinds that are not sent back."""
     if not isinstance(part, Mapping):
         return None

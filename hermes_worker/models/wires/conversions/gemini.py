@@ -34,7 +34,7 @@ class GeminiPrompt:
 def to_contents(rows: Sequence[Row], *, demands_signatures: bool) -> GeminiPrompt:
     """The rows as Gemini takes them. Thinking itself is not sent back; its signatures are."""
     prompt = anthropic.to_messages(rows, ThinkingPolicy.STRIP)
-    signatures = {anthropic.tool_use_id(call.get("id")): _find_signature(call) for call in _calls(rows)}
+    signatures = {anthropic.make_tool_use_id(call.get("id")): _find_signature(call) for call in _iterate_calls(rows)}
     names: dict[str, str] = {}
     contents = []
     for message in anthropic.begin_with_user(prompt.messages):
@@ -45,16 +45,16 @@ def to_contents(rows: Sequence[Row], *, demands_signatures: bool) -> GeminiPromp
         if demands_signatures:
             parts = _sign_first_call(parts)
         contents.append({"role": _ROLES[message["role"]], "parts": parts})
-    return GeminiPrompt(system=_system_text(prompt.system), contents=contents)
+    return GeminiPrompt(system=_join_system_text(prompt.system), contents=contents)
 
 
-def _system_text(system: object) -> str:
+def _join_system_text(system: object) -> str:
     if isinstance(system, list):
         return "\n\n".join(block["text"] for block in system)
     return system if isinstance(system, str) else ""
 
 
-def _calls(rows: Iterable[Row]) -> Iterator[Row]:
+def _iterate_calls(rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
         calls = row.get("tool_calls")
         yield from (call for call in calls if isinstance(call, Mapping)) if isinstance(calls, list) else ()
@@ -92,7 +92,7 @@ def _convert_image(source: Row) -> Part:
 
 
 def _sign_first_call(parts: list[Part]) -> list[Part]:
-    """The parts with a signature on the first call: the first call of a turn has to be signed; later ones do not."""
+    """Return the parts with a signature on the first call: Gemini refuses a turn whose first call is not signed."""
     for position, part in enumerate(parts):
         if "functionCall" in part:
             signed = {"thoughtSignature": part.get("thoughtSignature") or UNSIGNED}
@@ -116,7 +116,7 @@ _BUDGET_MAX = 24_576
 """Tokens that the smallest model with a thinking budget takes."""
 
 
-def thinking_config(effort: str | None, *, is_leveled: bool) -> Part | None:
+def build_thinking_config(effort: str | None, *, is_leveled: bool) -> Part | None:
     """The thinking effort for the request; ``None`` leaves it to the model. Models from Gemini 3 on know levels and
     cannot do without thinking; earlier ones have a budget in tokens.
     """

@@ -15,10 +15,10 @@ from typing import Any
 
 from hermes_worker.core.call_ids import make_ids_distinct, shorten_id
 from hermes_worker.core.json_values import read_list, read_mapping
-from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, canonical_json
+from hermes_worker.core.messages import ModelReply, ToolRequest, Usage, dump_canonical_json
 from hermes_worker.core.model_families import find_traits
 from hermes_worker.core.recovery.repair import dump_arguments
-from hermes_worker.models.wires.chat_reply import CACHE_WRITES, first_count, is_cut, make_call_id
+from hermes_worker.models.wires.chat_reply import CACHE_WRITES, find_first_count, is_cut, make_call_id
 
 Row = Mapping[str, Any]
 Item = dict[str, Any]
@@ -60,14 +60,14 @@ def to_input(rows: Iterable[Row], *, issuer: str, replays_reasoning: bool = True
     for row in make_ids_distinct(rows):
         match row.get("role"):
             case "system" | "developer":
-                instructions.append(_plain_text(row.get("content")))
+                instructions.append(_render_plain_text(row.get("content")))
             case "assistant":
-                items.extend(_assistant_items(row, replay, keeps_ids=issuer != GITHUB))
+                items.extend(_iterate_assistant_items(row, replay, keeps_ids=issuer != GITHUB))
             case "tool":
-                items.extend(_result_items(row))
+                items.extend(_iterate_result_items(row))
             case _:
                 parts = _convert_parts(row.get("content"), "input_text")
-                items.append({"role": "user", "content": parts or _plain_text(row.get("content"))})
+                items.append({"role": "user", "content": parts or _render_plain_text(row.get("content"))})
     return ResponsesPrompt(instructions="\n\n".join(filter(None, instructions)), input=items)
 
 
@@ -93,37 +93,37 @@ class _ReasoningReplay:
             yield {key: value for key, value in item.items() if key not in ("id", "_issuer_kind")}
 
 
-def _assistant_items(row: Row, replay: _ReasoningReplay, *, keeps_ids: bool) -> Iterator[Item]:
+def _iterate_assistant_items(row: Row, replay: _ReasoningReplay, *, keeps_ids: bool) -> Iterator[Item]:
     reasoning = list(replay.select_items(row.get("codex_reasoning_items")))
     yield from reasoning
     stored = row.get("codex_message_items")
-    messages = [m for m in (_message_item(m, keeps_ids) for m in stored) if m] if isinstance(stored, list) else []
+    messages = [m for m in (_build_message_item(m, keeps_ids) for m in stored) if m] if isinstance(stored, list) else []
     if messages:
         yield from messages
     elif parts := _convert_parts(row.get("content"), "output_text"):
         yield {"role": "assistant", "content": parts}
-    elif (text := _plain_text(row.get("content"))).strip():
+    elif (text := _render_plain_text(row.get("content"))).strip():
         yield {"role": "assistant", "content": text}
     elif reasoning:
         # Reasoning has to be followed by what it led to.
         yield {"role": "assistant", "content": ""}
-    yield from _call_items(row)
+    yield from _iterate_call_items(row)
 
 
-def _message_item(item: object, keeps_ids: bool) -> Item | None:
+def _build_message_item(item: object, keeps_ids: bool) -> Item | None:
     """A message as it was written, so that its step and its phase survive. GitHub binds ids to one connection and
     refuses them on the next.
     """
     if not isinstance(item, Mapping) or (item.get("type"), item.get("role")) != ("message", "assistant"):
         return None
     content = item.get("content")
-    texts = [_text_of(part) for part in content if _is_text(part)] if isinstance(content, list) else []
+    texts = [_read_text(part) for part in content if _is_text(part)] if isinstance(content, list) else []
     if not texts:
         return None
     replayed: Item = {
         "type": "message",
         "role": "assistant",
-        "status": _message_status(item.get("status")),
+        "status": _read_message_status(item.get("status")),
         "content": [{"type": "output_text", "text": text} for text in texts],
     }
     item_id, phase = item.get("id"), item.get("phase")
@@ -134,39 +134,41 @@ def _message_item(item: object, keeps_ids: bool) -> Item | None:
     return replayed
 
 
-def _message_status(status: object) -> str:
+def _read_message_status(status: object) -> str:
     spelled = status.strip().lower().replace("-", "_").replace(" ", "_") if isinstance(status, str) else ""
     return spelled if spelled in ("completed", "incomplete", "in_progress") else "completed"
 
 
-def _call_items(row: Row) -> Iterator[Item]:
+def _iterate_call_items(row: Row) -> Iterator[Item]:
     calls = row.get("tool_calls")
     for index, call in enumerate(calls if isinstance(calls, list) else ()):
         function = read_mapping(read_mapping(call).get("function"))
         name = function.get("name")
         if not isinstance(name, str) or not name.strip():
             continue
-        arguments = _arguments(function.get("arguments"))
-        call_id = _call_id(call.get("call_id")) or _call_id(call.get("id")) or make_call_id(name, arguments, index)
+        arguments = _encode_arguments(function.get("arguments"))
+        call_id = (
+            _read_call_id(call.get("call_id")) or _read_call_id(call.get("id")) or make_call_id(name, arguments, index)
+        )
         yield {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
 
 
-def _arguments(value: object) -> str:
+def _encode_arguments(value: object) -> str:
     text = value if isinstance(value, str) else "" if value is None else dump_arguments(value)
     return text.strip() or "{}"
 
 
-def _call_id(value: object) -> str:
+def _read_call_id(value: object) -> str:
     """The call's id out of the forms it is stored in: alone, or before the item's id in ``call_1|fc_9``."""
     named = value.partition("|")[0].strip() if isinstance(value, str) else ""
     whole = f"call_{named.removeprefix('fc_')}" if named.startswith("fc_") and len(named) > len("fc_") else named
     return shorten_id(whole, ITEM_ID_CHARS_MAX)
 
 
-def _result_items(row: Row) -> Iterator[Item]:
-    call_id = _call_id(row.get("tool_call_id"))
+def _iterate_result_items(row: Row) -> Iterator[Item]:
+    call_id = _read_call_id(row.get("tool_call_id"))
     if call_id:
-        output: object = _convert_parts(row.get("content"), "input_text") or _plain_text(row.get("content"))
+        output: object = _convert_parts(row.get("content"), "input_text") or _render_plain_text(row.get("content"))
         yield {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
@@ -176,14 +178,14 @@ def _convert_parts(content: object, text_type: str) -> list[Item]:
     """
     parts: list[Item] = []
     for part in content if isinstance(content, list) else ():
-        if _is_text(part) and _text_of(part):
-            parts.append({"type": text_type, "text": _text_of(part)})
+        if _is_text(part) and _read_text(part):
+            parts.append({"type": text_type, "text": _read_text(part)})
         elif isinstance(part, Mapping) and part.get("type") in ("image_url", "input_image"):
-            parts.extend(_image_part(part))
+            parts.extend(_iterate_image_part(part))
     return parts
 
 
-def _image_part(part: Row) -> Iterator[Item]:
+def _iterate_image_part(part: Row) -> Iterator[Item]:
     image = part.get("image_url")
     fields = image if isinstance(image, Mapping) else {"url": image}
     url, detail = fields.get("url"), fields.get("detail", part.get("detail"))
@@ -198,17 +200,17 @@ def _is_text(part: object) -> bool:
     )
 
 
-def _text_of(part: object) -> str:
+def _read_text(part: object) -> str:
     text = part.get("text") if isinstance(part, Mapping) else part
     return text if isinstance(text, str) else ""
 
 
-def _plain_text(content: object) -> str:
+def _render_plain_text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(filter(None, (_text_of(part) for part in content if _is_text(part))))
-    return "" if content is None else canonical_json(content)
+        return "\n".join(filter(None, (_read_text(part) for part in content if _is_text(part))))
+    return "" if content is None else dump_canonical_json(content)
 
 
 def to_tools(tools: Iterable[Row]) -> list[Item]:
@@ -228,7 +230,7 @@ def to_tools(tools: Iterable[Row]) -> list[Item]:
     ]
 
 
-def reasoning_fields(model: str, effort: str | None, *, issuer: str, replays_reasoning: bool = True) -> Item:
+def build_reasoning_fields(model: str, effort: str | None, *, issuer: str, replays_reasoning: bool = True) -> Item:
     """The request fields about reasoning; ``None`` asks for none. xAI knows three efforts and no summaries."""
     if effort is None:
         return {}
@@ -244,13 +246,13 @@ _EFFORTS = {"minimal": "low"}
 _XAI_EFFORTS = {"xhigh": "high", "max": "high", "ultra": "high"}
 
 
-def prompt_cache_key(instructions: str, tools: Sequence[Item], *, session_id: str = "") -> str | None:
+def derive_prompt_cache_key(instructions: str, tools: Sequence[Item], *, session_id: str = "") -> str | None:
     """A key that leads requests that begin alike to the same cache: a hash of what never changes in a session, so that
     sessions of one kind share it. It is a hint, never a matter of correctness.
     """
     if instructions or tools:
         by_name = sorted(tools, key=lambda tool: str(tool.get("name")))
-        return _hash_key(f"{instructions}\0{canonical_json(by_name) if by_name else ''}")
+        return _hash_key(f"{instructions}\0{dump_canonical_json(by_name) if by_name else ''}")
     return session_id if len(session_id) <= CACHE_KEY_CHARS_MAX else _hash_key(session_id)
 
 
@@ -306,15 +308,15 @@ class _Ending:
 
 
 def from_response(response: Row, *, issuer: str) -> ModelReply:
-    """A complete response as our reply. A completed one may be empty, as a reply of any wire may be; raises
+    """Convert a whole response to a reply, which may be empty where the response is completed. Raises
     ``FailedResponse`` when it failed, or says neither what it holds nor that it is complete."""
     reason = _parse_word(read_mapping(response.get("incomplete_details")).get("reason"))
     ending = _Ending(status=_parse_word(response.get("status")), why_incomplete=reason, issuer=issuer)
     if ending.status in ("failed", "cancelled"):
-        said = _failure_text(response.get("error"), ending.status)
+        said = _format_failure(response.get("error"), ending.status)
         raise FailedResponse(said, {"error": read_mapping(response.get("error"))})
     items = [item for item in read_list(response.get("output")) if isinstance(item, Mapping)]
-    shown = _plain_text(response.get("output_text")).strip()
+    shown = _render_plain_text(response.get("output_text")).strip()
     if not items and not shown and not ending.was_filtered and ending.status != "completed":
         raise FailedResponse("The Responses API returned an empty response", {})
     output = _sort_items(items, ending)
@@ -327,7 +329,7 @@ def from_response(response: Row, *, issuer: str) -> ModelReply:
         reasoning=reasoning or None,
         finish_reason=_finish_reason(output, replace(ending, has_text=bool(text.strip()), is_leaked=is_leaked)),
         usage=parse_usage(response.get("usage")),
-        model=_plain_text(response.get("model")),
+        model=_render_plain_text(response.get("model")),
         was_cut_by_limit=ending.was_cut_by_limit,
         row_fields={
             name: kept
@@ -343,14 +345,14 @@ def from_response(response: Row, *, issuer: str) -> ModelReply:
 def _sort_items(items: Sequence[Row], ending: _Ending) -> _Output:
     messages = [item for item in items if item.get("type") == "message"]
     reasoning = [item for item in items if item.get("type") == "reasoning"]
-    spoken = [(item, text) for item in messages if (text := _message_text(item)).strip()]
+    spoken = [(item, text) for item in messages if (text := _read_message_text(item)).strip()]
     # A call that the response's own end cut off is reported with the others, so that all are asked for again.
     calls = [item for item in items if _is_call(item) and (_is_finished(item) or ending.status == "incomplete")]
     return _Output(
         texts=[text for item, text in spoken if _parse_word(item.get("phase")) not in _COMMENTARY],
-        reasoning=[text for item in items if (text := _reasoning_text(item))],
-        message_items=[_stored_message(item, text) for item, text in spoken],
-        reasoning_items=[stored for item in reasoning if (stored := _stored_reasoning(item, ending.issuer))],
+        reasoning=[text for item in items if (text := _read_reasoning_text(item))],
+        message_items=[_build_stored_message(item, text) for item, text in spoken],
+        reasoning_items=[stored for item in reasoning if (stored := _build_stored_reasoning(item, ending.issuer))],
         requests=list(_build_requests(calls)),
         phases=frozenset(_parse_word(item.get("phase")) for item in messages),
         has_reasoned=bool(reasoning),
@@ -409,9 +411,9 @@ def _finish_reason(output: _Output, ending: _Ending) -> str:
 
 def _build_requests(calls: Sequence[Row]) -> Iterator[ToolRequest]:
     for position, item in enumerate(calls):
-        name = _plain_text(item.get("name"))
-        arguments = _arguments(item.get("input" if item.get("type") == "custom_tool_call" else "arguments"))
-        call_id = _call_id(item.get("call_id")) or make_call_id(name, arguments, position)
+        name = _render_plain_text(item.get("name"))
+        arguments = _encode_arguments(item.get("input" if item.get("type") == "custom_tool_call" else "arguments"))
+        call_id = _read_call_id(item.get("call_id")) or make_call_id(name, arguments, position)
         yield ToolRequest(id=call_id, name=name, arguments=arguments)
 
 
@@ -429,14 +431,14 @@ def _is_cut_call(item: Row) -> bool:
     """
     if item.get("type") != "function_call":
         return False
-    return not _is_finished(item) or is_cut(_arguments(item.get("arguments")))
+    return not _is_finished(item) or is_cut(_encode_arguments(item.get("arguments")))
 
 
-def _stored_message(item: Row, text: str) -> Item:
+def _build_stored_message(item: Row, text: str) -> Item:
     stored: Item = {
         "type": "message",
         "role": "assistant",
-        "status": _message_status(item.get("status")),
+        "status": _read_message_status(item.get("status")),
         "content": [{"type": "output_text", "text": text}],
     }
     phase = _parse_word(item.get("phase"))
@@ -445,39 +447,39 @@ def _stored_message(item: Row, text: str) -> Item:
     }
 
 
-def _stored_reasoning(item: Row, issuer: str) -> Item | None:
+def _build_stored_reasoning(item: Row, issuer: str) -> Item | None:
     sealed, item_id = item.get("encrypted_content"), item.get("id")
     is_passing = isinstance(item_id, str) and item_id.startswith("rs_tmp_")
     if not isinstance(sealed, str) or not sealed or is_passing:
         return None
-    summary = [{"type": "summary_text", "text": _text_of(part)} for part in read_list(item.get("summary"))]
+    summary = [{"type": "summary_text", "text": _read_text(part)} for part in read_list(item.get("summary"))]
     stored: Item = {"type": "reasoning", "encrypted_content": sealed, "summary": summary, "_issuer_kind": issuer}
     return stored | ({"id": item_id} if item_id else {})
 
 
-def _message_text(item: Row) -> str:
+def _read_message_text(item: Row) -> str:
     """The text of a message as it was written: white space at its ends joins it to the rest of an answer that came in
     pieces.
     """
-    return "".join(map(_part_text, read_list(item.get("content"))))
+    return "".join(map(_read_part_text, read_list(item.get("content"))))
 
 
-def _part_text(part: object) -> str:
+def _read_part_text(part: object) -> str:
     """The text of a part, or of a refusal; empty for other parts."""
     refusal = part.get("refusal") if isinstance(part, Mapping) and part.get("type") == "refusal" else None
-    return refusal if isinstance(refusal, str) else _text_of(part) if _is_text(part) else ""
+    return refusal if isinstance(refusal, str) else _read_text(part) if _is_text(part) else ""
 
 
-def _reasoning_text(item: Row) -> str:
+def _read_reasoning_text(item: Row) -> str:
     if item.get("type") == "message":
-        return _message_text(item).strip() if _parse_word(item.get("phase")) in _COMMENTARY else ""
+        return _read_message_text(item).strip() if _parse_word(item.get("phase")) in _COMMENTARY else ""
     if item.get("type") != "reasoning":
         return ""
-    summary = "\n".join(filter(None, map(_text_of, read_list(item.get("summary"))))).strip()
-    return summary or _plain_text(item.get("text")).strip()
+    summary = "\n".join(filter(None, map(_read_text, read_list(item.get("summary"))))).strip()
+    return summary or _render_plain_text(item.get("text")).strip()
 
 
-def _failure_text(error: object, status: str) -> str:
+def _format_failure(error: object, status: str) -> str:
     """The error's code and message, since either alone may say nothing ("Slow down")."""
     fields = read_mapping(error)
     said = [str(fields[key]).strip() for key in ("code", "message") if fields.get(key)]
@@ -488,7 +490,7 @@ def parse_usage(usage: object) -> Usage:
     """Token counts with the cached ones taken out of ``input``."""
     counts = read_mapping(usage)
     details = read_mapping(counts.get("input_tokens_details"))
-    read, written = _parse_count(details.get("cached_tokens")), first_count(*map(details.get, CACHE_WRITES))
+    read, written = _parse_count(details.get("cached_tokens")), find_first_count(*map(details.get, CACHE_WRITES))
     return Usage(
         input=max(0, _parse_count(counts.get("input_tokens")) - read - written),
         output=_parse_count(counts.get("output_tokens")),

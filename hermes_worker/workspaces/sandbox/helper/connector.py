@@ -1,6 +1,6 @@
 """Makes the connections of a command whose network is open, but for those to link-local and metadata addresses.
 
-Theory of operation. The command's first process installs a seccomp filter (``seccomp.connecting_program``) whose
+Theory of operation. The command's first process installs a seccomp filter (``seccomp.build_connecting_program``) whose
 listener it hands to its keeper. From then on ``connect``, and ``sendto`` with an address, wait until a thread of the
 keeper has answered. The thread copies the address out of the command's memory, judges the copy, gets the command's
 socket (``pidfd_getfd``) and makes the call itself, with the copy. So nothing that the command does meanwhile with its
@@ -152,7 +152,8 @@ class Connector:
         self._looked_at = 0.0
 
     def start(self) -> None:
-        """To be called when this process forks no more. Raises ``RuntimeError``, ``OSError``."""
+        """Start the threads that answer calls. Only for a process that forks no more. Raises ``RuntimeError``,
+        ``OSError``."""
         signal.signal(_WAKE, lambda *_: None)
         _thread.stack_size(_STACK_BYTES)
         self._waiting = 1
@@ -175,7 +176,7 @@ class Connector:
         this = _thread.get_ident()
         while True:
             with self._receiving:
-                call = self._next_that_may_wait()
+                call = self._take_next_that_may_wait()
                 if call is None:
                     return
                 with self._lock:
@@ -191,7 +192,7 @@ class Connector:
             if not stays:
                 return
 
-    def _next_that_may_wait(self) -> _Call | None:
+    def _take_next_that_may_wait(self) -> _Call | None:
         """Answer until a call may take its time, and another thread can receive meanwhile; ``None`` when nobody is
         left who could ask."""
         poller = select.poll()

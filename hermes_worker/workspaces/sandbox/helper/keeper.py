@@ -51,9 +51,9 @@ _TERM_GRACE_S = 0.2
 _KILL_PATIENCE_S = 10.0
 _TICK_S = 0.2
 _WATCHING_TICK_S = 0.03
-"""The same while nothing but the keeper's look bounds the number of processes."""
+"""Seconds between two looks while nothing but the keeper's look bounds the number of processes."""
 _WALKING_TICK_S = 0.02
-"""The same while it walks through a directory."""
+"""Seconds between two looks while it walks through a directory."""
 _ROUNDS_MAX = 30
 FIRST_DESCRIPTOR = 17
 """The number of the first of the descriptors that the command itself is given; the others follow. Scripts use lower
@@ -97,7 +97,7 @@ class _Given:
         """``of_command``: its output, its errors, and what else it is given."""
 
 
-def framed(plan: dict[str, Any]) -> bytes:
+def frame_plan(plan: dict[str, Any]) -> bytes:
     """The plan, as a keeper reads it."""
     text = marshal.dumps(plan)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
@@ -125,14 +125,14 @@ def keep(plan: dict[str, Any], given: _Given) -> int:
     """Run the command and whatever belongs to it to the end; the exit code, as shells count."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
     os.setsid()
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _set_process_option(_PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != plan["parent"]:
         return 128 + _DIE
     os.write(given.entrance, b"+ %d %s\n" % (os.getpid(), plan["tag"].encode()))
     os.close(given.entrance)
 
     if plan["domain"]:
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _set_process_option(_PR_SET_NO_NEW_PRIVS, 1)
         _restrict(**plan["domain"])
     connecting = _Connecting(plan["connector"]) if plan["connector"] else None
 
@@ -163,12 +163,12 @@ class _Connecting:
         self._wanted = wanted
 
     def serve(self) -> None:
-        """In the keeper, once the child is there."""
+        """Start the connector in the keeper, once the child is there."""
         os.close(self._its)
         connector.Connector(self._ours, self._wanted["refused"], serves_paths=self._wanted["serves_paths"]).start()
 
     def require(self) -> None:
-        """In the child: from here on it asks. Raises ``OSError``."""
+        """Install the filter in the child, whose connections ask the connector from here on. Raises ``OSError``."""
         import _socket
 
         _filter(self._wanted["program"], self._its)
@@ -187,7 +187,7 @@ class _KeptProcess:
         self._parent: int = plan["parent"]
         self._verdict = verdict
         self._processes_max: int = plan["processes_max"]
-        self._tasks_before = _tasks()
+        self._tasks_before = _count_tasks()
         self._watches = [
             space.Watch(path, bytes_max=bytes_max, free_bytes_min=free_bytes_min)
             for path, bytes_max, free_bytes_min in plan["watched"]
@@ -199,25 +199,25 @@ class _KeptProcess:
 
     def wait(self) -> int:
         while self._code is None:
-            if self._was_told_to_die(self._tick_s()):
-                return self._destroyed()
+            if self._was_told_to_die(self._choose_tick_s()):
+                return self._destroy()
             self._reap()
             if self._grace_s is not None:
-                return self._stopped(self._grace_s)
-            if self._code is None and (excess := self._excess()):
+                return self._stop(self._grace_s)
+            if self._code is None and (excess := self._find_excess()):
                 os.write(self._verdict, excess)
-                return self._destroyed()
+                return self._destroy()
         if self._started.is_bounded:
             os.write(self._verdict, BOUNDED)
         self._finish()
         return self._code
 
-    def _tick_s(self) -> float:
+    def _choose_tick_s(self) -> float:
         if any(watch.is_walking for watch in self._watches):
             return _WALKING_TICK_S
         return _WATCHING_TICK_S if self._processes_max and not self._started.is_bounded else _TICK_S
 
-    def _excess(self) -> bytes | None:
+    def _find_excess(self) -> bytes | None:
         if self._has_too_many():
             return TOO_MANY
         if any(watch.is_full() for watch in self._watches):
@@ -225,33 +225,33 @@ class _KeptProcess:
         return OVER if any(watch.is_over() for watch in self._watches) else None
 
     def _has_too_many(self) -> bool:
-        if not self._processes_max or (tasks := _tasks()) - self._tasks_before <= self._processes_max:
+        if not self._processes_max or (tasks := _count_tasks()) - self._tasks_before <= self._processes_max:
             return False
-        found = len(_descendants())
+        found = len(_list_descendants())
         # It reads all of /proc. What others have started meanwhile must not make it the work of every tick.
         self._tasks_before = tasks - found
         return found > self._processes_max
 
-    def _stopped(self, grace_s: float) -> int:
-        """As the worker asked."""
-        _signal_all(_descendants(), signal.SIGTERM)
+    def _stop(self, grace_s: float) -> int:
+        """End the command because the worker asked for it; return the exit code."""
+        _signal_all(_list_descendants(), signal.SIGTERM)
         if not self._is_alone_within(grace_s):
-            self._destroyed()
+            self._destroy()
         return 128 + signal.SIGTERM
 
     def _finish(self) -> None:
-        """After the command's own end."""
+        """End what the command left running after its own end."""
         if self._is_alone_within(FINISH_GRACE_S):
             return
         if self._grace_s is not None:
-            self._stopped(self._grace_s)
+            self._stop(self._grace_s)
             return
         os.write(self._verdict, LEFT_RUNNING)
-        _signal_all(_descendants(), signal.SIGTERM)
+        _signal_all(_list_descendants(), signal.SIGTERM)
         if not self._is_alone_within(_TERM_GRACE_S):
-            self._destroyed()
+            self._destroy()
 
-    def _destroyed(self) -> int:
+    def _destroy(self) -> int:
         deadline = time.monotonic() + _KILL_PATIENCE_S
         while self._has_children and time.monotonic() < deadline:
             if self._group:
@@ -295,8 +295,8 @@ class _KeptProcess:
                 break
             if pid == 0:
                 break
-            self._started.reaped(pid, status)
-        ended = self._started.status(is_over=not self._has_children)
+            self._started.note_end(pid, status)
+        ended = self._started.find_status(is_over=not self._has_children)
         if ended is not None:
             code = os.waitstatus_to_exitcode(ended)
             self._code = code if code >= 0 else 128 - code
@@ -314,7 +314,7 @@ def _freeze_and_kill() -> None:
     """Stop all descendants until no new one turns up, so that none can fork out of the way, and kill them."""
     known: set[int] = set()
     for _ in range(_ROUNDS_MAX):
-        new = set(_descendants()) - known
+        new = set(_list_descendants()) - known
         if not new:
             break
         _signal_all(new, signal.SIGSTOP)
@@ -330,7 +330,7 @@ def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
             pass
 
 
-def _descendants() -> list[int]:
+def _list_descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the time to start
         if name.isdigit():
@@ -350,7 +350,7 @@ def _descendants() -> list[int]:
     return found
 
 
-def _tasks() -> int:
+def _count_tasks() -> int:
     """How many processes and threads the machine has; cheap enough to ask all the time."""
     try:
         with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
@@ -367,7 +367,7 @@ def _run_command(plan: dict[str, Any], given: _Given, connecting: _Connecting | 
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _set_process_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if plan["group"]:
             _enter(plan["group"])
         os.chdir(plan["cwd"])
@@ -377,7 +377,7 @@ def _run_command(plan: dict[str, Any], given: _Given, connecting: _Connecting | 
         _raise_oom_score(plan["oom_score"])
         for kind, value in plan["limits"]:
             _limit(kind, value)
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _set_process_option(_PR_SET_NO_NEW_PRIVS, 1)
         if plan["drops_capabilities"]:
             _drop_bounding_set()
         if plan["landlock"]:
@@ -430,8 +430,8 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _prctl(option: int, value: int) -> None:
-    _checked(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+def _set_process_option(option: int, value: int) -> None:
+    _raise_unless_done(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
 
 
 def _drop_bounding_set() -> None:
@@ -443,7 +443,7 @@ def _drop_bounding_set() -> None:
 def _drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     none = (ctypes.c_uint32 * 6)()
-    _checked(_libc.syscall(_SYS_CAPSET[os.uname().machine], header, none), "capset")
+    _raise_unless_done(_libc.syscall(_SYS_CAPSET[os.uname().machine], header, none), "capset")
 
 
 class _Filter(ctypes.Structure):
@@ -454,7 +454,7 @@ def _filter(program: bytes, door: int | None) -> None:
     wanted = _Filter(len(program) // 8, program)
     if door is None:
         mode = ctypes.c_ulong(_SECCOMP_MODE_FILTER)
-        _checked(_libc.prctl(_PR_SET_SECCOMP, mode, ctypes.byref(wanted), 0, 0), "seccomp")
+        _raise_unless_done(_libc.prctl(_PR_SET_SECCOMP, mode, ctypes.byref(wanted), 0, 0), "seccomp")
         return
     number = _SYS_SECCOMP[os.uname().machine]
     # Signals need not interrupt who waits for an answer; kernels before 5.19 do not know that.
@@ -462,7 +462,7 @@ def _filter(program: bytes, door: int | None) -> None:
         listener = _libc.syscall(number, _SECCOMP_SET_FILTER, ctypes.c_ulong(flags), ctypes.byref(wanted))
         if listener >= 0 or ctypes.get_errno() != errno.EINVAL:
             break
-    hand_out(door, NOTICES, _checked(listener, "seccomp listener"))
+    hand_out(door, NOTICES, _raise_unless_done(listener, "seccomp listener"))
 
 
 def hand_out(door: int, kind: bytes, descriptor: int) -> None:
@@ -475,7 +475,7 @@ def hand_out(door: int, kind: bytes, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def landlock_abi() -> int:
+def find_landlock_abi() -> int:
     """The version of Landlock that the kernel has; 0 when it has none or it is switched off."""
     version = _libc.syscall(_SYS_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
     return max(0, int(version))
@@ -484,16 +484,17 @@ def landlock_abi() -> int:
 def _restrict(*, abi: int, files: int, network: int, scopes: int, rules: list[tuple[str, int]]) -> None:
     attribute = (ctypes.c_uint64 * 3)(files, network, scopes)
     size = _ATTRIBUTE_BYTES.get(abi, 24)
-    ruleset = _checked(
+    ruleset = _raise_unless_done(
         _libc.syscall(_SYS_LANDLOCK_CREATE, attribute, ctypes.c_size_t(size), ctypes.c_uint32(0)), "Landlock"
     )
     _grant_all(ruleset, [(path, rights & files) for path, rights in rules])
-    _checked(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)), "Landlock")
+    _raise_unless_done(_libc.syscall(_SYS_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)), "Landlock")
     os.close(ruleset)
 
 
 class _PathRule(ctypes.Structure):
     _pack_ = 1
+    _layout_ = "ms"  # what _pack_ meant before Python 3.14, which asks for it
     _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
 
 
@@ -524,7 +525,7 @@ def _grant_all(ruleset: int, rules: list[tuple[str, int]]) -> None:
             raise OSError(ctypes.get_errno(), f"Landlock refused {path!r}")
 
 
-def _checked(result: int, what: str) -> int:
+def _raise_unless_done(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -49,11 +49,11 @@ class Started:
         self._told = told
         self._status: int | None = None
 
-    def reaped(self, pid: int, status: int) -> None:
+    def note_end(self, pid: int, status: int) -> None:
         if pid == self._command:
             self._status = status
 
-    def status(self, *, is_over: bool) -> int | None:
+    def find_status(self, *, is_over: bool) -> int | None:
         """How the command itself ended, as ``wait`` has it; ``None`` while it runs. ``is_over``: nothing runs."""
         while self._told is not None:
             try:
@@ -90,7 +90,7 @@ def start(become: Callable[[], None], descriptors: list[int], processes_max: int
     init = os.fork()
     if init == 0:
         os.close(read_end)
-        _rule(become, descriptors, processes_max, write_end)
+        _run_as_init(become, descriptors, processes_max, write_end)
     # As long as the next child would be another namespace's, no thread can be started.
     _libc.setns(own, _CLONE_NEWPID)
     os.close(own)
@@ -100,12 +100,12 @@ def start(become: Callable[[], None], descriptors: list[int], processes_max: int
     return Started(init=init, told=read_end)
 
 
-def _rule(become: Callable[[], None], descriptors: list[int], processes_max: int, told: int) -> None:
+def _run_as_init(become: Callable[[], None], descriptors: list[int], processes_max: int, told: int) -> None:
     """Be the first process of the namespace: start the command, and take leave of everything that ends there."""
     # Also when the keeper is killed.
     _libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
     _mount_proc()
-    if processes_max and _bound(processes_max + _LOW_NUMBERS):
+    if processes_max and _limit_processes(processes_max + _LOW_NUMBERS):
         os.write(told, _STATUS.pack(_BOUNDED))
     command = os.fork()
     if command == 0:
@@ -129,7 +129,7 @@ def _mount_proc() -> None:
         _libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC), None)
 
 
-def _bound(pid_max: int) -> bool:
+def _limit_processes(pid_max: int) -> bool:
     release = os.uname().release.split(".")
     try:
         if (int(release[0]), int(release[1])) < _OWN_PID_MAX_SINCE:

@@ -25,16 +25,16 @@ _SHARE_OF_TIME = 20
 """Walking may take this part of the time."""
 
 
-def room(path: str | bytes) -> tuple[int, int | None]:
+def measure_room(path: str | bytes) -> tuple[int, int | None]:
     """How many bytes, and how many files, this user may still write to the disk of ``path``; ``None`` for files where
     the file system does not count them. Raises ``OSError``."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
 
 
-def free_bytes(path: str | bytes) -> int:
+def measure_free_bytes(path: str | bytes) -> int:
     """What this user may still write to the disk of ``path``. No free files count as no space. Raises ``OSError``."""
-    bytes_left, files_left = room(path)
+    bytes_left, files_left = measure_room(path)
     return bytes_left if files_left is None else min(bytes_left, files_left * FILE_BYTES_MIN)
 
 
@@ -45,15 +45,15 @@ class Content:
         """``held_bytes`` is what a walk has just found."""
         self.bytes = held_bytes
         self._root = root
-        self._room = _room_or_none(root)
+        self._room = _find_room(root)
 
     def may_have_outgrown(self, bytes_max: int) -> bool:
         """Whether so much was written to the disk since, by whomever, that it could matter to ``bytes_max``. What
         cannot be looked at may hold anything."""
-        return self._written_since() > (bytes_max - self.bytes) / 2
+        return self._measure_written() > (bytes_max - self.bytes) / 2
 
-    def _written_since(self) -> float:
-        now = _room_or_none(self._root)
+    def _measure_written(self) -> float:
+        now = _find_room(self._root)
         if self._room is None or now is None:
             return float("inf")
         (bytes_before, files_before), (bytes_left, files_left) = self._room, now
@@ -62,9 +62,9 @@ class Content:
         return max(bytes_before - bytes_left, files * FILE_BYTES_MIN)
 
 
-def _room_or_none(path: str | bytes) -> tuple[int, int | None] | None:
+def _find_room(path: str | bytes) -> tuple[int, int | None] | None:
     try:
-        return room(path)
+        return measure_room(path)
     except OSError:
         return None  # gone, or not ours to look at
 
@@ -75,20 +75,20 @@ class Walk:
     def __init__(self, root: str | bytes) -> None:
         self.bytes = 0
         self._links: set[tuple[int, int]] = set()
-        self._steps = self._walked(root)
+        self._steps = self._walk(root)
 
     def step(self) -> bool:
-        """Look at some more; whether that was the end."""
+        """Look at some more entries; return whether those were the last."""
         return next(self._steps, True)
 
-    def finished(self, deadline: float) -> bool:
-        """Go on to the end, or until ``deadline`` (``time.monotonic``); whether it is the end."""
+    def finish(self, deadline: float) -> bool:
+        """Walk to the end, or until ``deadline`` (``time.monotonic``); return whether the end was reached."""
         while not self.step():
             if time.monotonic() >= deadline:
                 return False
         return True
 
-    def _walked(self, root: str | bytes) -> Iterator[bool]:
+    def _walk(self, root: str | bytes) -> Iterator[bool]:
         waiting: list[Any] = [root]
         seen = 0
         while waiting:
@@ -136,7 +136,7 @@ class Watch:
 
     def is_full(self) -> bool:
         """Whether the disk is."""
-        return bool(self._free_bytes_min) and self._free() < self._free_bytes_min
+        return bool(self._free_bytes_min) and self._measure_free_bytes() < self._free_bytes_min
 
     def is_over(self) -> bool:
         """Whether the directory is known to hold more than it may. Takes some milliseconds at most."""
@@ -162,8 +162,8 @@ class Watch:
             return True
         return self._content.may_have_outgrown(self._bytes_max)
 
-    def _free(self) -> int:
+    def _measure_free_bytes(self) -> int:
         try:
-            return free_bytes(self._root)
+            return measure_free_bytes(self._root)
         except OSError:
             return 1 << 62  # gone, or not ours to look at

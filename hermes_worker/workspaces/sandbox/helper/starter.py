@@ -51,8 +51,8 @@ def main() -> None:
 
 
 def _fork_for_the_parent() -> int:
-    """As ``os.fork``, but the child is our parent's. This process has one thread, so nothing has to be mended in the
-    child."""
+    """Fork as ``os.fork`` does, but make the child one of this process's parent. This process has one thread, so
+    nothing has to be mended in the child."""
     flags = ctypes.c_ulong(_CLONE_PARENT | signal.SIGCHLD)
     none = ctypes.c_void_p(None)
     pid = int(_libc.syscall(_SYS_CLONE[os.uname().machine], flags, none, none, none, none))

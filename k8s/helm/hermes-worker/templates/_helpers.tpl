@@ -85,19 +85,3 @@ HERMES_BROWSER: "true"
 {{- $unit := regexFind "[A-Za-z]*$" (toString .) -}}
 {{- divf (mulf (float64 (trimSuffix $unit (toString .))) (index $units $unit)) 1048576.0 | floor | int64 -}}
 {{- end }}
-
-{{- /* Whether two names differ in one place: a letter, two exchanged, a few left out. */ -}}
-{{- define "hermes.near" -}}
-{{- $a := .a -}}{{- $b := .b -}}
-{{- $longer := max (len $a) (len $b) -}}{{- $shorter := min (len $a) (len $b) | int -}}
-{{- $head := 0 -}}{{- $tail := 0 -}}{{- $goes := true -}}
-{{- range $i := until $shorter -}}
-{{- if and $goes (eq (substr $i (int (add $i 1)) $a) (substr $i (int (add $i 1)) $b)) }}{{ $head = add1 $i }}{{ else }}{{ $goes = false }}{{ end -}}
-{{- end -}}
-{{- $goes = true -}}
-{{- range $i := until $shorter -}}
-{{- $ia := int (sub (len $a) (add1 $i)) -}}{{- $ib := int (sub (len $b) (add1 $i)) -}}
-{{- if and $goes (eq (substr $ia (int (add1 $ia)) $a) (substr $ib (int (add1 $ib)) $b)) }}{{ $tail = add1 $i }}{{ else }}{{ $goes = false }}{{ end -}}
-{{- end -}}
-{{- if ge (add $head $tail) (sub $longer 2) }}near{{ end -}}
-{{- end }}

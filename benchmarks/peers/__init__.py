@@ -1,0 +1,1 @@
+"""The load of ``benchmarks.compare`` on other systems, beside which a tree is measured."""
