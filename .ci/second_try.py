@@ -2,7 +2,8 @@
 
 Tests with real servers and kills have deadlines, and machines are shared. But a test that fails every second time has
 found a race. So a test that needed a second try is named at the end, and whoever sees it enters it in
-``second_tries.txt`` until its cause is mended; if a test on that list needs one again, the run has failed.
+``second_tries.txt`` until its cause is mended; if a test on that list needs one again, the run has failed. The second
+try ends with its first failure, because what hangs takes up to ten minutes for each test.
 
     python3 .ci/second_try.py COMMAND [PYTEST]
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str], listed: Path = LIST) -> int:
     if status != TESTS_FAILED or not 0 < len(failed) <= _TRIED_AGAIN_MAX:
         return status
     print(f"\nsecond try, alone: {len(failed)} of the tests", flush=True)
-    again = [*(rest or [".venv/bin/pytest"]), "-n", "0", "--last-failed", "--last-failed-no-failures", "none"]
+    again = [*(rest or [".venv/bin/pytest"]), "-n", "0", "--last-failed", "--last-failed-no-failures", "none", "-x"]
     status = subprocess.run(again, check=False).returncode
     return status or report_second_tries(failed, read_known(listed), listed.name)
 

@@ -69,8 +69,14 @@ __all__ = [
 ]
 
 
-_PLACES = {"AsyncHermesClient": "awaiting", "Callbacks": "callbacks", "ToldEvent": "streaming"}
-"""The modules of names that are imported when they are asked for; all others of these are in ``events``."""
+_EVENTS = "hermes_worker.client.events"
+_PLACES = {
+    "AsyncHermesClient": "hermes_worker.client.awaiting",
+    "Callbacks": "hermes_worker.client.callbacks",
+    "ToldEvent": "hermes_worker.client.streaming",
+}
+"""The modules of names that are imported when they are asked for; all others of these are in ``_EVENTS``. Written out,
+since the wheel of the thin client renames the package."""
 
 
 def __getattr__(name: str) -> Any:
@@ -78,4 +84,4 @@ def __getattr__(name: str) -> Any:
     takes."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'events')}"), name)
+    return getattr(import_module(_PLACES.get(name, _EVENTS)), name)

@@ -42,8 +42,10 @@ def test_every_command_of_the_tour_does_what_the_tour_shows(monkeypatch: pytest.
     maker = load_maker("make_tour")
     build_environ = maker._environ
     warm = {"PATH": f"{find_programs()}:{os.environ['PATH']}"}
-    monkeypatch.setattr(maker, "_environ", lambda home, port: {**build_environ(home, port), **warm})
-    with tempfile.TemporaryDirectory(prefix="hermes-tour-") as home:
+    with tempfile.TemporaryDirectory(prefix="hermes-tour-") as home, tempfile.TemporaryDirectory() as temporary:
+        # Doctor tells what processes have left in the temporary folder, those of other tests among them.
+        warm["TMPDIR"] = temporary
+        monkeypatch.setattr(maker, "_environ", lambda home, port: {**build_environ(home, port), **warm})
         played = maker.play((DOCS / "tour.md").read_text(), Path(home))
 
     said = {each.command: each.output for each in played}

@@ -122,7 +122,7 @@ def test_the_agent_works_where_the_chat_stands(hermes: CommandLine, up: Running,
         terminal.wait_for("> @notes.txt")
         terminal.key("C-u")
         terminal.say("!echo mine > mine.txt; echo written")
-        terminal.wait_for("share says it")
+        terminal.wait_for("/share sends it")
         terminal.say(script(call("terminal", command="cat mine.txt notes.txt"), final="Read."))
         shown = terminal.wait_for("completed, ")
         assert "    mine\n    line 0\n" in shown and "… 25 more lines, /show 1 opens" in shown

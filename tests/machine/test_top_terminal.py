@@ -87,7 +87,7 @@ def test_a_run_is_opened_paused_resumed_and_stopped(hermes: CommandLine, up: Run
     with looking(hermes, tmp_path) as terminal:
         chosen(terminal, run_id)
         terminal.key("Enter")
-        shown = terminal.wait_for("Esc goes back")
+        shown = terminal.wait_for("Esc back")
         assert "model calls of at most" in shown and "1.0  terminal" in shown
         terminal.key("Escape")
         terminal.wait_for("a answer")
