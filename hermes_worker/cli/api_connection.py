@@ -18,6 +18,7 @@ import click
 from hermes_worker import __version__
 from hermes_worker import settings as settings_module
 from hermes_worker.cli.options import find_this_user, format_home_option, get_chosen_tenant, load_client_settings
+from hermes_worker.cli.progress import clear_progress, show_progress
 from hermes_worker.cli.server import find_chosen_server, open_client, open_server_client
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.local.paths import find_broker_url, find_running_stack, has_no_rows
@@ -122,9 +123,13 @@ def _build_client(settings: Settings, url: str, *, patience_s: float, key: str |
 
 def _open_own_client(settings: Settings) -> HermesClient:
     """Serve the API in this process. Its client does not retry: the server cannot come back."""
-    from hermes_worker.api.in_process import AloneApi
+    show_progress("no stack runs here, so this command opens the stored state itself ...")
+    try:
+        from hermes_worker.api.in_process import AloneApi  # takes half a second
 
-    api = AloneApi(settings)
+        api = AloneApi(settings)
+    finally:
+        clear_progress()
     _close_at_end(api.close)
     return _build_client(settings, api.url, patience_s=0.0, key=api.key.reveal())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED, EXIT_UNUSABLE
+from hermes_worker.cli.progress import clear_progress, show_progress
 from hermes_worker.cli.server import refuse_server_options
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ def chaos(
         directory = keep or Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
         report = run_lab(options, directory, progress=_show_progress)
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\033[K")
+    clear_progress()
     click.echo(render_json(report) if is_json else render_text(report))
     if not report.is_green:
         return EXIT_FAILED
@@ -151,10 +150,9 @@ def _parse_duel_kinds(names: tuple[str, ...]) -> list[DuelKind]:
 
 
 def _show_progress(progress: LabProgress) -> None:
-    if sys.stderr.isatty():
-        done = min(1.0, progress.steps_done / max(1, progress.steps_total))
-        bar = "#" * round(done * _BAR_CHARS)
-        sys.stderr.write(
-            f"\r[{bar:<{_BAR_CHARS}}] {progress.steps_done}/{progress.steps_total} steps, "
-            f"{progress.runs_open} runs open, {progress.faults_done}/{progress.faults_total} faults "
-        )
+    done = min(1.0, progress.steps_done / max(1, progress.steps_total))
+    bar = "#" * round(done * _BAR_CHARS)
+    show_progress(
+        f"[{bar:<{_BAR_CHARS}}] {progress.steps_done}/{progress.steps_total} steps, "
+        f"{progress.runs_open} runs open, {progress.faults_done}/{progress.faults_total} faults"
+    )

@@ -5,7 +5,6 @@ Text of a model or a tool is hostile; ``wording`` cleans it.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -226,9 +225,3 @@ def render_run_question(run_id: str, question: Mapping[str, Any]) -> list[str]:
         f"{last}{offered}",
         f"  hermes-worker runs answer {run_id}{named} {'NUMBER-OR-TEXT' if choices else 'TEXT'}{in_time}",
     ]
-
-
-def clear_progress() -> None:
-    """Clear the line of a terminal on which progress is shown."""
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)

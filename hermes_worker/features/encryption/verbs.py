@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import render_table
 from hermes_worker.cli.options import common, load_client_settings
-from hermes_worker.cli.screen import clear_progress
+from hermes_worker.cli.progress import clear_progress, show_progress
 from hermes_worker.store.build import build_database, build_sealer
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import CLEAR
@@ -87,7 +86,7 @@ def _reseal(database: Database) -> int:
         for batch in reencrypt_texts(database):
             changed[batch.table] += batch.changed
             broken.update(batch.tampered)
-            _show_progress(changed.total())
+            show_progress(f"{changed.total():,} rows")
         current = database.sealer.keys.first
         rest = count_left(database, current)
         if sum(rest.values()) <= len(broken):
@@ -134,8 +133,3 @@ def _describe_role(key: TextKeyStatus) -> str:
 
 def _describe_key(key: str) -> str:
     return "no key, in clear" if key == CLEAR else f"the key {key}"
-
-
-def _show_progress(count: int) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{count:,} rows", err=True, nl=False)

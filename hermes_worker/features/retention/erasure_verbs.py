@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 
 from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.screen import clear_progress
+from hermes_worker.cli.progress import clear_progress, show_progress
 from hermes_worker.features.retention.erasure_backend import open_erasures
 from hermes_worker.features.retention.erasure_rules import OUTSIDE, STAYS, ErasureReceipt, Person, parse_receipts
 
@@ -201,6 +200,4 @@ def _print_receipts(receipts: Sequence[ErasureReceipt], as_json: bool) -> int:
 
 
 def _show_progress(told: Counter[str]) -> None:
-    if sys.stderr.isatty():
-        said = ", ".join(f"{count:,} {what}" for what, count in told.items())
-        click.echo(f"\r\x1b[K{said[:100]}", err=True, nl=False)
+    show_progress(", ".join(f"{count:,} {what}" for what, count in told.items()))

@@ -4,7 +4,6 @@ stay."""
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ from hermes_worker.cli.entry import EXIT_INTERRUPTED, was_interrupted
 from hermes_worker.cli.layout import format_moment, render_table
 from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
-from hermes_worker.cli.screen import clear_progress, flatten_text
+from hermes_worker.cli.progress import clear_progress, show_progress
+from hermes_worker.cli.screen import flatten_text
 from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.retention_rules import RetentionKind, parse_kind, parse_rule
 
@@ -73,9 +73,7 @@ def _prune_in_portions(client: HermesClient, *, is_dry: bool, all_tenants: bool)
 
 
 def _show_progress(counts: Counter[str]) -> None:
-    if sys.stderr.isatty():
-        told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-        click.echo(f"\r\x1b[K{flatten_text(told, 110)}", err=True, nl=False)
+    show_progress(", ".join(f"{count:,} {what}" for what, count in counts.items() if count))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
