@@ -211,6 +211,7 @@ def follow_readme(stack: Composed) -> Hour:
 
     stack.set(**SCRIPTED)
     compose("--profile=scripted", *up, expected="Started")
+    stack.wait_until_healthy("api", "worker-model", "worker-tools")
     for command in looking:
         compose(*command, expected="^ok +workers.*|completed in.*")
     compose("exec", "worker-model", "hermes-worker", "doctor", expected="^ok +model.*")
