@@ -306,14 +306,6 @@ def to_job_rows_at(result: sa.Result[Any]) -> tuple[list[JobRow], float]:
     return [JobRow(**each) for each in found], max(times, default=0.0)
 
 
-_OPEN = (
-    sa.select(firings.c.job_pk, firings.c.is_waiting)
-    .outerjoin(runs, runs.c.pk == firings.c.run_pk)
-    .where(firings.c.job_pk.in_(sa.bindparam("job_pks", expanding=True)), IS_OPEN)
-    .where(sa.or_(firings.c.run_pk.is_(None), runs.c.exit_reason.is_(None)))
-)
-
-
 def count_open_runs(connection: Connection, job_pks: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Count by job its runs that are going, and those that wait for them. A firing that is being collected for counts
     as one. Jobs without any are left out."""
