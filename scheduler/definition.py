@@ -15,7 +15,7 @@ from hermes_worker.channels.catalog import find_platform
 from hermes_worker.channels.targets import ChatRef, TargetError, format_reference, normalize_deliver, parse_targets
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.job_policies import CatchUp, Overlap
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.urls import UnsafeUrl, parse_http_url
 from hermes_worker.safety.threats import scan_job_prompt
 from scheduler import policy
 from scheduler.grammar import read_record
@@ -316,7 +316,7 @@ def _check_origin(name: str, value: Any) -> Mapping[str, str]:
 
 def _check_base_url(name: str, value: Any) -> str:
     try:
-        return parse_http_url(_check_text(name, value), UrlPolicy(allows_private=True)).url.rstrip("/")
+        return parse_http_url(_check_text(name, value)).url.rstrip("/")
     except UnsafeUrl as error:
         raise InvalidJob(f"{name} cannot be used: {error}") from error
 

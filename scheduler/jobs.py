@@ -101,8 +101,8 @@ def edit(
     may_change: Callable[[JobSpec], None] = lambda spec: None,
     bounded: Callable[[JobSpec], JobSpec] = lambda spec: spec,
 ) -> JobRow:
-    """Change what ``request`` names, unless ``may_change`` raises; ``bounded`` as for ``create``. A new schedule begins
-    now. Raises as ``create``, and ``JobNotFound``."""
+    """Change what ``request`` names, unless ``may_change`` raises. ``bounded`` lowers the job's limits to the caller's.
+    A new schedule begins now. Raises ``InvalidJob``, ``ScheduleError``, ``JobNotFound``."""
     request = _resolve_session(jobs, request, source)
 
     def change(row: JobRow, now: float) -> JobEdit:

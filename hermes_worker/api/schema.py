@@ -246,25 +246,9 @@ TIME_MAX = 1e11
 """The largest time, in epoch seconds."""
 
 
-class ListRuns(BaseModel, extra="forbid"):
-    """Which runs to list."""
+class RunFilters(BaseModel):
+    """Which runs are meant: those for which all of this holds."""
 
-    limit: int = Field(20, ge=1, le=100)
-    before: str | None = Field(
-        None, min_length=1, max_length=64, pattern=NO_NUL, description="A run id: list runs older than that one."
-    )
-    cursor: str | None = Field(
-        None,
-        min_length=1,
-        max_length=1_000,
-        pattern=NO_NUL,
-        description="'next_cursor' of the page before, with the same filters. It outlives the runs of that page.",
-    )
-    status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
-    kind: list[RunKind] = Field([], max_length=len(RunKind), description="Any of these. Default: all.")
-    tenant: str | None = Field(
-        None, pattern=TENANT_FORM, description="Whose runs are meant; only operators may name others."
-    )
     tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field(
         [], max_length=TAGS_MAX, description="All of these."
     )
@@ -291,6 +275,27 @@ class ListRuns(BaseModel, extra="forbid"):
         pattern=NO_NUL,
         description='Whose input or answer matches: words that must all be there, OR, NOT, "phrases" and begin*. '
         "A page reads up to a thousand runs, so it may come short, or empty, with a 'next_cursor'.",
+    )
+
+
+class ListRuns(RunFilters, extra="forbid"):
+    """Which runs to list."""
+
+    limit: int = Field(20, ge=1, le=100)
+    before: str | None = Field(
+        None, min_length=1, max_length=64, pattern=NO_NUL, description="A run id: list runs older than that one."
+    )
+    cursor: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1_000,
+        pattern=NO_NUL,
+        description="'next_cursor' of the page before, with the same filters. It outlives the runs of that page.",
+    )
+    status: list[RunStatus] = Field([], max_length=12, description="Any of these.")
+    kind: list[RunKind] = Field([], max_length=len(RunKind), description="Any of these. Default: all.")
+    tenant: str | None = Field(
+        None, pattern=TENANT_FORM, description="Whose runs are meant; only operators may name others."
     )
 
 

@@ -30,7 +30,6 @@ from hermes_worker.observe import log
 MESSAGE_BYTES_MAX: Final = 64 * 1024**2
 """Bytes of one message, in either direction; a screenshot has some megabytes."""
 _T = TypeVar("_T")
-_READ_BYTES: Final = 262_144
 _ATTACH_S: Final = 10.0
 _BEGIN_S: Final = 90.0
 """How many seconds a browser on a busy machine may take for its first word; one that has ended is not waited for."""

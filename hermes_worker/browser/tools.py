@@ -85,7 +85,7 @@ class NavigateTool(_BrowserTool):
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         url = arguments["url"].strip()
         try:
-            parse_http_url(url, self._browsers.policy)
+            parse_http_url(url)
         except UnsafeUrl as error:
             return build_error_result(f"{error} Nothing was opened.")
 

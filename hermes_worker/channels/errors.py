@@ -14,7 +14,6 @@ from enum import StrEnum
 
 from hermes_worker.channels.catalog import APPRISE, LOCAL, WEBHOOK
 
-DETAIL_CHARS_MAX = 500
 REASON_CHARS_MAX = 200
 RETRY_AFTER_S_MAX = 6 * 3600.0
 DUPLICATE_REMARK = "♻️ Sent again after an interruption; this may be a duplicate."

@@ -23,7 +23,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.json_values import parse_object, read_id
 from hermes_worker.core.media_kinds import MediaKind, guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse, NoAnswer
-from hermes_worker.net.urls import PrivateUrl, UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.urls import PrivateUrl, UnsafeUrl, parse_http_url
 
 USER_AGENT = "hermes-worker"
 REASON_CHARS_MAX = 300
@@ -184,7 +184,7 @@ def join_service_url(base: str, path: str) -> str:
     """Join ``path`` to the configured address of a service. Raises ``Unsendable`` for an address that is no URL;
     whether it may be connected to is decided later."""
     try:
-        parse_http_url(base, UrlPolicy(allows_private=True))
+        parse_http_url(base)
     except UnsafeUrl as error:
         raise Unsendable(f"The address of the service cannot be used: {error}") from None
     return f"{base.rstrip('/')}/{path.lstrip('/')}"

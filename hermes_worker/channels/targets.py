@@ -26,7 +26,7 @@ from hermes_worker.channels.catalog import (
 from hermes_worker.core.chat_accounts import DEFAULT_ACCOUNT, ChatRules, format_account
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.urls import UnsafeUrl, parse_http_url
 
 TARGETS_MAX = 50
 NO_RULES = ChatRules()
@@ -288,7 +288,7 @@ _EXAMPLES = {WEBHOOK: "https://example.org/hook", APPRISE: "pover://user@token"}
 def _check_webhook_url(url: str) -> str:
     """Check the form of a webhook's address: where its name resolves to is checked when it is sent to."""
     try:
-        return parse_http_url(url, UrlPolicy(allows_private=True)).url
+        return parse_http_url(url).url
     except UnsafeUrl as error:
         raise TargetError(f"The webhook target cannot be used: {error}") from None
 

@@ -63,10 +63,6 @@ def _format_goal(child: ChildView) -> str:
     return flatten_text(hide_secrets(child.goal), _GOAL_CHARS)
 
 
-def _format_cost(child: ChildView) -> str:
-    return format_cost(child.cost_usd, child.cost_status)
-
-
 def _render_refusal(each: RefusalView) -> str:
     return click.style(
         f"{strip_controls(each.run_id)}: {strip_controls(each.tool)} {format_refusal(asdict(each))}", fg="red"

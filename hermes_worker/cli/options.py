@@ -118,7 +118,7 @@ def find_named_tenant() -> str | None:
 
 
 def find_this_user() -> str:
-    """Who types commands, by the system's word and not that of a variable."""
+    """Find the person who types commands, by the system's word and not that of a variable."""
     import pwd  # not on Windows, where only 'doctor' works
 
     number = os.getuid()

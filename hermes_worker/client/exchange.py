@@ -166,8 +166,8 @@ def run_join(
     clock: Callable[[], float],
     place: str,
 ) -> Exchange[JoinedRuns]:
-    """Ask until the runs have ended or the time is over, in seconds; ``None`` waits for ever. Raises as
-    ``run_exchange``."""
+    """Ask until the runs have ended or the time is over, in seconds; ``None`` waits for ever. Raises
+    ``RefusedError``, ``UnavailableError``."""
     give_up_at = None if timeout_s is None else clock() + timeout_s
     while True:
         left_s = operations.WAIT_S if give_up_at is None else max(0.0, min(operations.WAIT_S, give_up_at - clock()))

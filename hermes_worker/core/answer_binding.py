@@ -134,7 +134,7 @@ class BoundAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeWanted:
-    """It may be an answer, but the question is uncertain: the person is asked for the code."""
+    """A text that may be an answer, but to which question is uncertain: the person is asked for the code."""
 
     questions: tuple[ChatQuestion, ...]
     """The open questions that it may be for."""

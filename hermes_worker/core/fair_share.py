@@ -109,7 +109,7 @@ class Account:
         return usual if self.mean is None else self.mean
 
     def compute_tag(self, usual: float) -> float:
-        """Its virtual time including the runs at work."""
+        """The virtual time of the tenant, including its runs at work."""
         least = self.choose_expected_cost(usual)
         return self.virtual + sum(max(least, cost) for cost in self.costs_so_far) / self.weight
 

@@ -483,7 +483,7 @@ def _start(facts: InboundFacts, place: ChatPlace, start: StartChatRun) -> Inboun
         return InboundDecision(outcome="unanswerable")
     if place.reset is None:
         return InboundDecision(outcome="run", effects=(start,))
-    notice = format_reset_notice(facts.reset_policy, place.reset, facts.origin.platform, had_activity=True)
+    notice = format_reset_notice(facts.reset_policy, place.reset, facts.origin.platform)
     return InboundDecision(outcome="run", effects=(BeginConversation(after=facts.generation, notice=notice), start))
 
 

@@ -50,7 +50,7 @@ class Limit:
 
     @property
     def value_text(self) -> str:
-        """Its value for people."""
+        """The value of the limit, for people."""
         return f"{self.value / 1e9:g} USD" if self.name.is_money else f"{self.value}"
 
 

@@ -18,10 +18,9 @@ HASHING_PLATFORMS: Final = frozenset(
 _DIGITS = 12
 
 
-def hides_ids(platform: str, *, is_wanted: bool, is_declared_safe: bool = False) -> bool:
-    """Whether prompts get hashes. ``is_wanted`` is the setting ``privacy.redact_pii``; ``is_declared_safe`` is the
-    declaration of an extension's platform."""
-    return is_wanted and (platform in HASHING_PLATFORMS or is_declared_safe)
+def hides_ids(platform: str, *, is_wanted: bool) -> bool:
+    """Whether prompts get hashes. ``is_wanted`` is the setting ``privacy.redact_pii``."""
+    return is_wanted and platform in HASHING_PLATFORMS
 
 
 def hash_user_id(identifier: str) -> str:

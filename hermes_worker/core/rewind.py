@@ -48,7 +48,7 @@ class RecordedCall:
 
     @property
     def key(self) -> str:
-        """Its idempotency key."""
+        """The idempotency key of the call."""
         return f"{self.run_id}.{self.iteration}.{self.position}"
 
 

@@ -236,7 +236,7 @@ class Call:
 
     @property
     def may_have_acted(self) -> bool:
-        """Its tool runs, or did when its worker vanished. An auxiliary call for it has no effect."""
+        """Whether the tool runs, or did when its worker vanished. An auxiliary call for it has no effect."""
         return self.status is CallStatus.RUNNING and not self.asks
 
 

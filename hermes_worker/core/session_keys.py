@@ -10,7 +10,6 @@ therefore always a valid name of a session; ids of Telegram, Discord, Slack and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -37,8 +36,6 @@ class ChatOrigin:
     chat: str = ""
     thread: str = ""
     user: str = ""
-    user_alt: str = ""
-    """A more lasting id of the same person, where the platform has one."""
     scope: str = ""
     """The workspace in which the chat's id is unique, on Slack; on IRC, the owner of the nick that the chat has at the
     moment."""
@@ -53,19 +50,9 @@ class ChatOrigin:
         return self.chat_type == DIRECT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSharing:
-    """The rule for which people have a session of their own. The defaults are the original's."""
-
-    has_session_per_member: bool = True
-    """Members of groups have one each (``group_sessions_per_user``)."""
-    has_session_per_member_of_thread: bool = False
-    """Members of threads in groups have one each (``thread_sessions_per_user``)."""
-
-
-def build_session_key(origin: ChatOrigin, sharing: SessionSharing | None = None) -> str:
+def build_session_key(origin: ChatOrigin) -> str:
     """Build the key of a conversation, of at most ``SESSION_KEY_CHARS_MAX`` printable characters of ASCII."""
-    parts = _build_direct_parts(origin) if origin.is_direct else _build_group_parts(origin, sharing or SessionSharing())
+    parts = _build_direct_parts(origin) if origin.is_direct else _build_group_parts(origin)
     scope = [origin.scope] if origin.platform in _SCOPED and origin.scope else []
     namespace = _build_namespace(origin.profile)
     platform = f"{origin.platform}@{origin.account}" if origin.account else origin.platform
@@ -94,44 +81,30 @@ def name_session_counter(origin: ChatOrigin, *, is_guest: bool) -> str:
     return f"guest:{hashlib.sha256(key.encode()).hexdigest()}" if is_guest else key
 
 
-def is_shared_by_members(origin: ChatOrigin, sharing: SessionSharing | None = None) -> bool:
+def is_shared_by_members(origin: ChatOrigin) -> bool:
     """Whether several people write in this session, so that each message has to name its author."""
-    return not origin.is_direct and not _is_per_member(origin, sharing or SessionSharing())
+    return not origin.is_direct and bool(origin.thread)
 
 
-def choose_whatsapp_id(identifier: str, aliases: Collection[str] = ()) -> str:
-    """Choose the one id of a person whom WhatsApp shows sometimes by number and sometimes by another id (``...@lid``):
-    the shortest of ``identifier`` and its ``aliases``, without domain, device and plus sign; empty when nothing is
-    left."""
-    names = {_strip_whatsapp_id(name) for name in (identifier, *aliases)} - {""}
-    return min(names, key=lambda name: (len(name), name), default="")
+def strip_whatsapp_id(name: str) -> str:
+    """Strip domain, device and plus sign from the id of a person on WhatsApp; empty when nothing is left."""
+    return name.strip().replace("+", "", 1).partition(":")[0].partition("@")[0]
 
 
 def _build_direct_parts(origin: ChatOrigin) -> list[str]:
     """The parts of a direct chat's key. A chat without an id is identified by the person, so that two people never
     share a session."""
-    chat = choose_whatsapp_id(origin.chat) if origin.platform == "whatsapp" else origin.chat
+    chat = strip_whatsapp_id(origin.chat) if origin.platform == "whatsapp" else origin.chat
     return [part for part in (chat or _choose_member(origin), origin.thread) if part]
 
 
-def _build_group_parts(origin: ChatOrigin, sharing: SessionSharing) -> list[str]:
-    member = _choose_member(origin) if _is_per_member(origin, sharing) else ""
+def _build_group_parts(origin: ChatOrigin) -> list[str]:
+    member = "" if origin.thread else _choose_member(origin)
     return [part for part in (origin.chat, origin.thread, member) if part]
 
 
-def _is_per_member(origin: ChatOrigin, sharing: SessionSharing) -> bool:
-    if not sharing.has_session_per_member:
-        return False
-    return not origin.thread or sharing.has_session_per_member_of_thread
-
-
 def _choose_member(origin: ChatOrigin) -> str:
-    member = origin.user_alt or origin.user
-    return choose_whatsapp_id(member) or member if origin.platform == "whatsapp" else member
-
-
-def _strip_whatsapp_id(name: str) -> str:
-    return name.strip().replace("+", "", 1).partition(":")[0].partition("@")[0]
+    return strip_whatsapp_id(origin.user) or origin.user if origin.platform == "whatsapp" else origin.user
 
 
 def _build_namespace(profile: str) -> str:

@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-RESUME_FRESH_S: Final = 3_600
-"""Seconds for which a session that was interrupted may be resumed automatically. The number is the original's."""
 _HOUR = 4
 _IDLE_MINUTES = 1_440
-_PROCESS_HOURS = 24
-_SILENT = frozenset({"api_server", "webhook"})
+_PROCESS_HOURS_MAX: Final = 24
+"""A background process that is older keeps no session open."""
+_SILENT: Final = frozenset({"api_server", "webhook"})
+"""Platforms on which no notice is sent."""
 
 
 class ResetMode(StrEnum):
@@ -36,10 +36,6 @@ class ResetReason(StrEnum):
     """A person said ``/new`` or ``/reset``."""
     IDLE = "idle"
     DAILY = "daily"
-    SUSPENDED = "suspended"
-    """The session was stopped, and must not be resumed automatically."""
-    RESUME_EXPIRED = "resume_pending_expired"
-    """It was interrupted, and no message came in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +47,6 @@ class ResetPolicy:
     """Hour of the local day, 0 to 23."""
     idle_minutes: int = _IDLE_MINUTES
     is_told: bool = True
-    silent_platforms: frozenset[str] = _SILENT
-    """Platforms on which no notice is sent."""
-    process_hours_max: int = _PROCESS_HOURS
-    """A background process that is older keeps no session open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +73,16 @@ class ChatActivity:
     """When the last message was written."""
     newest_process_at: datetime | None = None
     """When the youngest of its running background processes was started; ``None`` when there is none."""
-    is_suspended: bool = False
-    interrupted_at: datetime | None = None
-    """Since when it waits to be resumed."""
 
 
 def decide_reset(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
     """Decide why the next message begins a new session; ``None`` when the session goes on."""
-    if chat.is_suspended:
-        return ResetReason.SUSPENDED
     if policy.mode is ResetMode.NONE:
         return None
     now = chat.now.astimezone(UTC)
-    process_at, interrupted_at = chat.newest_process_at, chat.interrupted_at
-    if process_at is not None and now - process_at.astimezone(UTC) <= timedelta(hours=policy.process_hours_max):
+    process_at = chat.newest_process_at
+    if process_at is not None and now - process_at.astimezone(UTC) <= timedelta(hours=_PROCESS_HOURS_MAX):
         return None
-    if interrupted_at is not None and now - interrupted_at.astimezone(UTC) > timedelta(seconds=RESUME_FRESH_S):
-        return ResetReason.RESUME_EXPIRED
     updated = chat.updated_at.astimezone(UTC)
     is_idle = now > updated + timedelta(minutes=policy.idle_minutes)
     if is_idle and policy.mode in (ResetMode.IDLE, ResetMode.BOTH):
@@ -107,11 +92,10 @@ def decide_reset(policy: ResetPolicy, chat: ChatActivity) -> ResetReason | None:
     return None
 
 
-def format_reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str, *, had_activity: bool) -> str | None:
-    """The notice about an automatic reset; ``None`` when none is sent: nothing was said in the session before, or the
-    policy or the platform does not want one."""
-    is_unasked = reason is not ResetReason.ASKED
-    if not (is_unasked and policy.is_told and had_activity) or platform in policy.silent_platforms:
+def format_reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str) -> str | None:
+    """The notice about an automatic reset; ``None`` when a person asked for it, or the policy or the platform
+    does not want one."""
+    if reason is ResetReason.ASKED or not policy.is_told or platform in _SILENT:
         return None
     return (
         f"◐ Session automatically reset ({_describe_reason(policy, reason)}).\n"
@@ -122,11 +106,9 @@ def format_reset_notice(policy: ResetPolicy, reason: ResetReason, platform: str,
 def _describe_reason(policy: ResetPolicy, reason: ResetReason) -> str:
     if reason is ResetReason.DAILY:
         return f"daily schedule at {policy.at_hour}:00"
-    if reason is ResetReason.IDLE:
-        hours, minutes = divmod(policy.idle_minutes, 60)
-        told = [f"{hours}h"] * bool(hours) + [f"{minutes}m"] * bool(minutes or not hours)
-        return f"inactive for {' '.join(told)}"
-    return "previous session was stopped or interrupted"
+    hours, minutes = divmod(policy.idle_minutes, 60)
+    told = [f"{hours}h"] * bool(hours) + [f"{minutes}m"] * bool(minutes or not hours)
+    return f"inactive for {' '.join(told)}"
 
 
 def _find_last_boundary(policy: ResetPolicy, now: datetime) -> datetime:

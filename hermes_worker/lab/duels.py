@@ -128,7 +128,7 @@ class DuelReferee:
 
     @property
     def is_over(self) -> bool:
-        """Nobody is frozen in a duel."""
+        """Whether no worker is frozen in a duel."""
         return not self._frozen
 
     def tend(self, connection: Connection) -> None:

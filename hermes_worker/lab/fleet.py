@@ -46,8 +46,8 @@ class LabZygote:
     """
 
     def __init__(self, directory: Path, environ: Mapping[str, str], *, more_imports: Sequence[str] = ()) -> None:
-        """Its complaints go to ``zygote.log`` in ``directory``. ``more_imports`` are modules that workers need beside
-        those that all of them need.
+        """Start no process yet. The zygote's complaints go to ``zygote.log`` in ``directory``. ``more_imports`` are
+        modules that workers need beside those that all of them need.
         """
         self._more_imports = tuple(more_imports)
         self._log = directory / "zygote.log"

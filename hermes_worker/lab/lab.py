@@ -400,7 +400,7 @@ def _list_with_children_at_work(database: Database) -> set[str]:
 
 @contextmanager
 def _read_patiently(database: Database) -> Iterator[Connection]:
-    """Like ``database.read``, but a server that we restarted ourselves gets the time to come back."""
+    """Open a connection for reading; a server that we restarted ourselves gets the time to come back."""
     deadline = time.monotonic() + _DATABASE_PATIENCE_S
     while True:
         try:

@@ -138,7 +138,7 @@ class LabStack:
         self._postgres.start()
 
     def _prepare_database(self) -> str:
-        """Its URL. Raises ``ConfigurationError`` for one that is not empty, or that cannot be used."""
+        """Return the URL of the database. Raises ``ConfigurationError`` when it is not empty, or cannot be used."""
         if self._postgres is not None:
             self._exit.enter_context(self._postgres)
             url = self._postgres.create_database("chaos")

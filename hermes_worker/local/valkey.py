@@ -188,7 +188,8 @@ class EmbeddedValkey:
         """Start it and wait until it answers, 50 to 100 ms. After ``kill`` or a crash: start it again, same URL.
 
         Call it on the main thread: on Linux the server then dies with this process even if that is killed.
-        Raises as ``prepare`` does, and ``ConfigurationError`` when the server does not come up.
+        Raises ``ValkeyRunning`` when the directory is in use, ``ConfigurationError`` when it cannot be written, or when
+        there is no server or it does not come up.
         """
         if self.pid is not None:
             return

@@ -84,7 +84,7 @@ class McpServer(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def keeps_sessions(self) -> bool:
-        """It gives ids to its sessions, so that a session is more than a connection."""
+        """Whether the server gives ids to its sessions, so that a session is more than a connection."""
         return self.protocol == WITH_SESSIONS and not self.is_process
 
     @model_validator(mode="after")

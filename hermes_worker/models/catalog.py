@@ -169,8 +169,6 @@ class WireChoice:
     """The catalogue's name of the provider, or the given name in lower case; filled in from the host where none was
     given.
     """
-    is_explicit: bool
-    """Whether the user asked for this wire; then nothing may replace it."""
 
 
 def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, model: str) -> WireChoice:
@@ -182,9 +180,9 @@ def resolve_wire(*, api_mode: str | None, provider: str | None, base_url: str, m
     row = find_provider(provider) if provider and provider.strip() else home
     name = row.name if row else (provider or "").strip().lower()
     if api_mode is not None and api_mode in list_wire_rows():
-        return WireChoice(wire=_to_wire(api_mode), provider=name, is_explicit=True)
+        return WireChoice(wire=_to_wire(api_mode), provider=name)
     wire = _choose_wire(row, home, base_url, model)
-    return WireChoice(wire=_to_wire(wire), provider=name, is_explicit=False)
+    return WireChoice(wire=_to_wire(wire), provider=name)
 
 
 def _choose_wire(row: ProviderRow | None, home: ProviderRow | None, base_url: str, model: str) -> str:

@@ -31,7 +31,7 @@ class LoginProvider:
         self._used = 0
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. Renews the token first if its time is over."""
+        """Ask the model (``Provider.ask``), with a token that is renewed first if its time is over."""
         grant = self._grants.get_token(self._login, abort)
         self._used = grant.version
         endpoint = replace(self._endpoint, api_key=grant.access_token, is_access_token=True)

@@ -80,7 +80,7 @@ def open_frames(url: str, headers: Mapping[str, str], policy: UrlPolicy) -> Fram
     if scheme in _PORTS and urlsplit(url).port is None:
         host, slash, path = rest.partition("/")
         rest = f"{host}:{_PORTS[scheme]}{slash}{path}"
-    target = parse_http_url(f"{_SCHEMES[scheme]}://{rest}", policy)
+    target = parse_http_url(f"{_SCHEMES[scheme]}://{rest}")
     if scheme in ("ws", "wss"):
         return _Websocket(url, target, headers, policy)
     sock = open_connection(target, policy)

@@ -134,8 +134,6 @@ class UrlPolicy:
     allows_private: bool = False
     """Addresses of the local network and of this machine (``security.allow_private_urls``). Metadata and link-local
     addresses stay refused."""
-    blocked_hosts: frozenset[str] = frozenset()
-    """Names refused with everything under them (``security.website_blocklist``)."""
 
 
 _LENIENT = UrlPolicy(allows_private=True)
@@ -160,15 +158,7 @@ class SafeUrl:
     addresses: tuple[str, ...]
 
 
-def check_url(url: str, addresses: Iterable[str], policy: UrlPolicy | None = None) -> SafeUrl:
-    """The whole decision. ``addresses`` is everything the name resolves to; empty when it does not. Raises
-    ``UnsafeUrl``."""
-    policy = policy or UrlPolicy()
-    target = parse_http_url(url, policy)
-    return SafeUrl(target=target, addresses=check_addresses(target, addresses, policy))
-
-
-def parse_http_url(url: str, policy: UrlPolicy | None = None) -> HttpUrl:
+def parse_http_url(url: str) -> HttpUrl:
     """Parse a URL and decide what can be decided before the name is resolved. Raises ``UnsafeUrl``."""
     parts = _split_url(url)
     scheme = parts.scheme.lower()
@@ -177,7 +167,7 @@ def parse_http_url(url: str, policy: UrlPolicy | None = None) -> HttpUrl:
     if parts.username is not None or parts.password is not None:
         raise UnsafeUrl("A URL must not contain a user name or a password; send credentials in a header.")
     host = _normalize_host(parts.hostname)
-    _check_name(host, policy or UrlPolicy())
+    _check_name(host)
     return HttpUrl(url=url, scheme=scheme, host=host, port=_find_port(parts, scheme))
 
 
@@ -235,12 +225,12 @@ def _normalize_host(hostname: str | None) -> str:
         raise UnsafeUrl(f"The host name {host[:60]!r} is not valid.") from None
 
 
-def _check_name(host: str, policy: UrlPolicy) -> None:
+def _check_name(host: str) -> None:
     if _NUMERIC_HOST.fullmatch(host) and _parse_address(host) is None:
         raise UnsafeUrl(f"The host {host[:60]!r} is an address in disguise; write it as four decimal numbers.")
     if not re.fullmatch(r"[a-z0-9._:-]+", host):
         raise UnsafeUrl(f"The host name {host[:60]!r} is not valid.")
-    for blocked in BLOCKED_HOSTS | policy.blocked_hosts:
+    for blocked in BLOCKED_HOSTS:
         if host == blocked or host.endswith(f".{blocked}"):
             raise UnsafeUrl(f"The host {host!r} is blocked.")
     # An address needs no resolving, so who only reads a URL (a job's, a target's) refuses it as early as a name.

@@ -42,7 +42,7 @@ def send(
 def open_response(request: HttpRequest, policy: UrlPolicy, *, total_s: float = TOTAL_S) -> Iterator[OpenResponse]:
     """Make one request, and read a part of its body within the block and within ``total_s``. The connection ends with
     the block. Raises ``NoAnswer`` when there is no response, ``UnsafeUrl`` when the request must not be made."""
-    target = parse_http_url(request.url, policy)
+    target = parse_http_url(request.url)
     judged = SafeUrl(target=target, addresses=check_addresses(target, _resolve(target), policy))
     connection = _PinnedConnection(judged)
     cut = threading.Timer(total_s, connection.cut)

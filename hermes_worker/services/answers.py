@@ -57,8 +57,8 @@ def approve_all(
     waits: Waits, run_id: str, choice: ApprovalChoice, *, wait_ids: Sequence[int], by: str, reason: str | None = None
 ) -> tuple[int, list[Hint]]:
     """Answer those of the approvals ``wait_ids`` that are open and offer ``choice``. Returns how many those were, and
-    the hints to send. What the run asked since is left open. Raises as ``approve`` for the first one when there was
-    none."""
+    the hints to send. What the run asked since is left open. Raises ``InvalidAnswer`` for a reason that is too long;
+    when there was none to answer also ``RunNotFound``, ``NotWaiting``, ``NotOffered`` and ``NothingAsked``."""
     resolved, hints = 0, list[Hint]()
     for wait_id in dict.fromkeys(wait_ids):
         with suppress(NothingAsked, NotOffered, NotWaiting):
@@ -70,7 +70,8 @@ def approve_all(
 
 
 def reply(waits: Waits, run_id: str, text: str, *, wait_id: int, by: str) -> list[Hint]:
-    """Answer the open question ``wait_id`` of a run. Returns the hints to send. Raises as ``approve``."""
+    """Answer the open question ``wait_id`` of a run. Returns the hints to send. Raises ``InvalidAnswer`` for an empty
+    or very long text, ``RunNotFound``, ``NotWaiting`` and ``NothingAsked``."""
     if not text.strip():
         raise InvalidAnswer("the answer is empty")
     if len(text) > ANSWER_CHARS_MAX:

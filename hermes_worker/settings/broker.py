@@ -25,11 +25,6 @@ class BrokerSettings:
     of its own, on a Unix socket."""
 
     @property
-    def celery_url(self) -> str | None:
-        """``url`` as kombu writes it: sockets are ``redis+socket://...?virtual_host=n``."""
-        return convert_socket_url(self.url, "redis+socket", "virtual_host") if self.url else None
-
-    @property
     def client_url(self) -> str | None:
         """``url`` as redis-py writes it: sockets are ``unix://...?db=n``."""
         return convert_socket_url(self.url, "unix", "db") if self.url else None

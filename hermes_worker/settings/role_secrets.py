@@ -18,7 +18,7 @@ from hermes_worker.settings.servers import parse_servers_url
 
 
 class ProcessRole(StrEnum):
-    """What a process is for. Those of a worker are called as its queues are."""
+    """What a process is for. The roles of workers have the names of their queues."""
 
     MODEL = "model"
     TOOLS = "tools"
@@ -104,8 +104,8 @@ _SOUNDS_SECRET = re.compile(
 
 
 def find_owners(variable: str, value: str) -> Roles | None:
-    """The roles that get a variable; ``None`` for one that is no secret, which all get. That of an account with a name
-    is for those of the usual account's."""
+    """The roles that get a variable; ``None`` for one that is no secret, which all get. The variable of
+    an account with a name has the owners of the usual account's."""
     variable = strip_account_suffix(variable)
     if row := _KEY_OF_VARIABLE.get(variable):
         return row.roles

@@ -113,12 +113,6 @@ def remove_copy_mark(database: Database) -> bool:
     return gone > 0
 
 
-def load_epoch_time(database: Database) -> float | None:
-    """Load when an epoch was last marked, in epoch seconds; ``None`` for never."""
-    at = database.select(sa.select(maintenance.c.ran_at).where(maintenance.c.name == _RESTORED)).scalar()
-    return None if at is None else float(at)
-
-
 def _mark_calls_in_doubt(connection: Connection) -> int:
     """Claim calls that have not begun for a worker that is gone: the sweeper then treats them like calls whose worker
     vanished. This includes calls that wait for the calls before them, or for an auxiliary call: they may have begun

@@ -118,7 +118,6 @@ class SweepResult:
     workers_expired: int = 0
     iterations_lost: int = 0
     calls_lost: int = 0
-    deliveries_lost: int = 0
     resent: int = 0
     resumed: int = 0
     expired: int = 0
@@ -185,7 +184,6 @@ class Sweeper:
             workers_expired=expired_workers,
             iterations_lost=lost_iterations,
             calls_lost=lost_calls,
-            deliveries_lost=lost_deliveries,
             resent=len(again),
             resumed=len(resumed),
             expired=len(ended) + len(idle),

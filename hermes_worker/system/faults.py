@@ -81,7 +81,6 @@ class FaultPoint(StrEnum):
     """The refresh token is spent, and what it gave is not stored yet."""
     SWEEP_AFTER_RELEASE = "sweep.after_release"
     SUBMIT_AFTER_COMMIT = "submit.after_commit"
-    FINISH_BEFORE_COMMIT = "finish.before_commit"
     RESTORE_BETWEEN_FILES = "restore.between_files"
     """A restore has taken effect, and not all of it is in its place yet."""
 

@@ -49,8 +49,8 @@ def read_plain(path: str | Path, *, bytes_max: int, folder: int | None = None, f
 
 
 def read_note(path: Path) -> str:
-    """A short text that the product wrote for itself, as far as it is short. Raises as ``open_plain``, and
-    ``UnicodeDecodeError``."""
+    """Read the beginning of a short text that the product wrote for itself. Raises ``OSError``, ``NotPlain`` where
+    it is no regular file, and ``UnicodeDecodeError``."""
     return read_plain(path, bytes_max=_NOTE_BYTES_MAX).decode("utf-8")
 
 

@@ -33,7 +33,7 @@ class HintList:
         self.send(hints)
 
     def nudge(self, *_: object) -> None:
-        """Nobody has to be told: no step is at work while another is done."""
+        """Do nothing: no step is at work while another is done, so there is none to interrupt."""
 
     def count_waiting(self) -> Mapping[str, int]:
         return dict.fromkeys(QueueName, 0)

@@ -159,7 +159,7 @@ class AgentStack:
     def submit(self, text: str, **options: Any) -> str:
         """Accept a run without doing any step, and return its id. ``options`` are fields of
         ``services.submission.Submission``, such as ``session_id``, ``toolsets``, ``iterations_max``, ``cost_usd_max``.
-        Raises as ``services.submission.submit``."""
+        Raises what ``services.submission.submit`` raises."""
         created = accept(self.client, Submission(input=text, **options))
         self._hints.send(created.hints)
         return created.run_id

@@ -85,16 +85,17 @@ def build_app(settings: Settings) -> Celery:
 
     @app.task(name=TaskName.COLLECT.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def collect_task(firing_id: int, at: float) -> None:
-        _collect_guarded(settings, firing_id, at)
+        _work_guarded(settings, lambda here: collect(here.collecting, firing_id, at), firing_id=firing_id)
 
     @app.task(name=TaskName.CALL_HOOK.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def call_hook_task(event_id: str, hook: str, attempt: int, at: float) -> None:
         effect = CallHook(run_id=event_id.partition(".")[0], event_id=event_id, hook=hook, attempt=attempt)
-        _call_hook_guarded(settings, effect, at)
+        _work_guarded(settings, lambda here: call_hook(here.parts, effect, at), run_id=effect.run_id)
 
     @app.task(name=TaskName.GATHER_ARTIFACTS.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def gather_artifacts_task(run_id: str, attempt: int, at: float) -> None:
-        _gather_guarded(settings, GatherArtifacts(run_id=run_id, attempt=attempt), at)
+        effect = GatherArtifacts(run_id=run_id, attempt=attempt)
+        _work_guarded(settings, lambda here: here.gather_artifacts(effect, at), run_id=run_id)
 
     @app.task(name=TaskName.MAINTAIN.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def maintain_task() -> None:
@@ -128,7 +129,8 @@ def _add_preparing(app: Celery, settings: Settings) -> None:
 def _add_fetching(app: Celery, settings: Settings) -> None:
     @app.task(name=TaskName.FETCH_FILE.value, ignore_result=True)  # type: ignore[untyped-decorator]
     def fetch_file_task(file_id: int, attempt: int, at: float) -> None:
-        _fetch_guarded(settings, FetchFile(run_id=f"file {file_id}", file_id=file_id, attempt=attempt), at)
+        effect = FetchFile(run_id=f"file {file_id}", file_id=file_id, attempt=attempt)
+        _work_guarded(settings, lambda here: fetch_file(here.fetching, effect, at), file_id=file_id)
 
 
 def _run_guarded(settings: Settings, effect: Effect, body: Callable[[WorkerProcess], None]) -> None:
@@ -180,48 +182,16 @@ def _deliver_guarded(settings: Settings, effect: SendDelivery, at: float) -> Non
         _leave_lane()
 
 
-def _call_hook_guarded(settings: Settings, effect: CallHook, at: float) -> None:
-    """Call a hook and raise nothing, because Celery acknowledges a task that raised. A row that meets a defect stays
-    claimed; its claim is released as orphaned, and it is due again until its attempts are used up."""
+def _work_guarded(settings: Settings, body: Callable[[WorkerProcess], None], **about: object) -> None:
+    """Do the work of a row beside the runs and raise nothing, because Celery acknowledges a task that raised. A row
+    that meets a defect stays claimed. Its claim is released as orphaned: then the row is due again until its attempts
+    are used up, and a job's script, whose effect is unknown, has ended. ``about`` names the row in logs."""
     try:
-        call_hook(get_process(settings).parts, effect, at)
+        body(get_process(settings))
     except (UnavailableError, LeaseLost) as error:
-        log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
+        log.warning("task.interrupted", **about, error=str(error))
     except Exception:
-        log.exception("task.failed", run_id=effect.run_id)
-
-
-def _gather_guarded(settings: Settings, effect: GatherArtifacts, at: float) -> None:
-    """Gather artifacts and raise nothing, because Celery acknowledges a task that raised. A row that meets a defect
-    stays claimed; its claim is released as orphaned, and it is due again until its attempts are used up."""
-    try:
-        get_process(settings).gather_artifacts(effect, at)
-    except (UnavailableError, LeaseLost) as error:
-        log.warning("task.interrupted", run_id=effect.run_id, error=str(error))
-    except Exception:
-        log.exception("task.failed", run_id=effect.run_id)
-
-
-def _fetch_guarded(settings: Settings, effect: FetchFile, at: float) -> None:
-    """Fetch a file and raise nothing, because Celery acknowledges a task that raised. A row that meets a defect stays
-    claimed; its claim is released as orphaned, and it is due again until its attempts are used up."""
-    try:
-        fetch_file(get_process(settings).fetching, effect, at)
-    except (UnavailableError, LeaseLost) as error:
-        log.warning("task.interrupted", file_id=effect.file_id, error=str(error))
-    except Exception:
-        log.exception("task.failed", file_id=effect.file_id)
-
-
-def _collect_guarded(settings: Settings, firing_id: int, at: float) -> None:
-    """Run a job's script for one of its slots and raise nothing, because Celery acknowledges a task that raised. An
-    execution that meets a defect stays claimed; its claim is released as orphaned, and it ends as unknown."""
-    try:
-        collect(get_process(settings).collecting, firing_id, at)
-    except (UnavailableError, LeaseLost) as error:
-        log.warning("task.interrupted", firing_id=firing_id, error=str(error))
-    except Exception:
-        log.exception("task.failed", firing_id=firing_id)
+        log.exception("task.failed", **about)
 
 
 def __getattr__(name: str) -> Any:

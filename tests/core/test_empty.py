@@ -155,13 +155,6 @@ def test_thinking_that_used_up_the_output_ends_the_turn_with_advice() -> None:
     assert (ending.text, ending.reason) == ("", PartialReason.THINKING_EXHAUSTED)
 
 
-def test_a_stream_broken_by_a_filter_starts_afresh_elsewhere() -> None:
-    counters = again(judge_reply(reply("a", "length"), FRESH, ALONE)).counters
-    broken = reply("b", "length", was_cut_by_filter=True)
-    assert judge_reply(broken, counters, CHAIN) == FallBackProvider(counters=FRESH, is_counted=False)
-    assert isinstance(judge_reply(broken, counters, ALONE), AskAgain)
-
-
 def test_cut_calls_are_asked_for_again_four_times_and_never_executed() -> None:
     counters, limits = FRESH, []
     for _ in range(4):
@@ -394,7 +387,6 @@ _replies = st.builds(
     st.sampled_from(["stop", "length", "incomplete", "content_filter", "tool_calls"]),
     reasoning=st.sampled_from(["", "hm"]),
     call_names=st.sampled_from([(), ("terminal",), ("memory",)]),
-    was_cut_by_filter=st.booleans(),
     was_cut_by_limit=st.booleans(),
     has_replayable_items=st.booleans(),
 )

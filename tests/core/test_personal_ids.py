@@ -15,19 +15,16 @@ def test_hashes_are_the_originals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "is_wanted", "is_declared_safe", "is_hashed"),
+    ("platform", "is_wanted", "is_hashed"),
     [
-        ("telegram", True, False, True),
-        ("whatsapp", True, False, True),
-        ("email", True, False, True),
-        ("telegram", False, False, False),
-        ("discord", True, False, False),
-        ("slack", True, False, False),
-        ("of_an_extension", True, True, True),
-        ("of_an_extension", False, True, False),
+        ("telegram", True, True),
+        ("whatsapp", True, True),
+        ("email", True, True),
+        ("telegram", False, False),
+        ("discord", True, False),
+        ("slack", True, False),
+        ("of_an_extension", True, False),
     ],
 )
-def test_ids_are_hashed_where_no_mention_needs_them(
-    platform: str, is_wanted: bool, is_declared_safe: bool, is_hashed: bool
-) -> None:
-    assert hides_ids(platform, is_wanted=is_wanted, is_declared_safe=is_declared_safe) is is_hashed
+def test_ids_are_hashed_where_no_mention_needs_them(platform: str, is_wanted: bool, is_hashed: bool) -> None:
+    assert hides_ids(platform, is_wanted=is_wanted) is is_hashed

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hermes_worker.core.errors import FailureKind, ModelCallError
 from hermes_worker.core.recovery.classify import Classification, RawError, classify, classify_translated
 from hermes_worker.core.recovery.retry import (
-    ZAI_CODING_OVERLOAD_WAITS_S,
     AttemptHistory,
     CapOutput,
     Compact,
@@ -332,34 +331,6 @@ def test_a_fallback_starts_counting_anew() -> None:
     )
     after = advance_history(history, FallBack(), OVERFLOW)
     assert after == AttemptHistory(used=frozenset({Remedy.SHRINK_IMAGES}))
-
-
-def test_an_overloaded_coding_plan_is_waited_for_patiently() -> None:
-    patient = replace(POOR, overload_waits_s=ZAI_CODING_OVERLOAD_WAITS_S)
-    history, answers, overloaded = NEW, [], of(FailureKind.OVERLOADED, status=429)
-    for _ in range(8):
-        answers.append(decide_remedy(overloaded, history, patient))
-        history = advance_history(history, answers[-1], overloaded)
-    assert answers == [*(Wait(seconds=s) for s in (2, 4, 8, 30, 60, 90, 120)), SPENT]
-    assert decide_remedy(overloaded, replace(NEW, retries=3), replace(patient, jitter=0.5)) == Wait(seconds=33.0)
-
-
-def test_a_stop_ends_the_recovery() -> None:
-    for kind in FailureKind:
-        given_up = decide_remedy(of(kind), NEW, replace(RICH, is_stopping=True))
-        assert given_up == GiveUp(reason=GiveUpReason.INTERRUPTED)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "messages", "status", "expected"),
-    [(50_001, 1, 400, True), (1, 81, 400, True), (50_000, 80, 400, False), (90_000, 90, 422, False)],
-)
-def test_a_refused_big_request_is_kept_from_the_next_turn(
-    tokens: int, messages: int, status: int, expected: bool
-) -> None:
-    big = replace(POOR, request_tokens=tokens, request_messages=messages)
-    given_up = decide_remedy(of(FailureKind.FORMAT_ERROR, status=status), NEW, big)
-    assert given_up == GiveUp(reason=GiveUpReason.REFUSED, is_poisonous=expected)
 
 
 @pytest.mark.parametrize("reason", list(GiveUpReason))

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 from hermes_worker.api.schema import SESSION_FORM
 from hermes_worker.core.session_keys import (
     ChatOrigin,
-    SessionSharing,
     build_session_key,
-    choose_whatsapp_id,
     is_shared_by_members,
+    strip_whatsapp_id,
 )
 from hermes_worker.core.sources import is_session_id
-
-_ALL_SHARE = SessionSharing(has_session_per_member=False)
-_EACH_IN_THREADS = SessionSharing(has_session_per_member_of_thread=True)
 
 
 def _chat(platform: str = "telegram", **ids: str) -> ChatOrigin:
@@ -31,68 +27,54 @@ def _group(**ids: str) -> ChatOrigin:
 
 
 @pytest.mark.parametrize(
-    ("origin", "sharing", "key"),
+    ("origin", "key"),
     [
         # The original's, version 0.19.0.
-        (_chat(chat="42"), None, "agent:main:telegram:dm:42"),
-        (_chat(chat="42", thread="7"), None, "agent:main:telegram:dm:42:7"),
-        (_group(user="u1"), None, "agent:main:telegram:group:-1:u1"),
-        (_group(user="u1", thread="7"), None, "agent:main:telegram:group:-1:7"),
-        (_chat(user="u1"), None, "agent:main:telegram:dm:u1"),
+        (_chat(chat="42"), "agent:main:telegram:dm:42"),
+        (_chat(chat="42", thread="7"), "agent:main:telegram:dm:42:7"),
+        (_group(user="u1"), "agent:main:telegram:group:-1:u1"),
+        (_group(user="u1", thread="7"), "agent:main:telegram:group:-1:7"),
+        (_chat(user="u1"), "agent:main:telegram:dm:u1"),
         # By its rules.
-        (_chat(user="u1", user_alt="stable"), None, "agent:main:telegram:dm:stable"),
-        (_chat(thread="7"), None, "agent:main:telegram:dm:7"),
-        (_chat(), None, "agent:main:telegram:dm"),
-        (_group(user="u1"), _ALL_SHARE, "agent:main:telegram:group:-1"),
-        (_group(user="u1", thread="7"), _EACH_IN_THREADS, "agent:main:telegram:group:-1:7:u1"),
-        (_group(), None, "agent:main:telegram:group:-1"),
-        (_chat(chat="42", profile="default"), None, "agent:main:telegram:dm:42"),
-        (_chat(chat="42", profile="coder"), None, "agent:coder:telegram:dm:42"),
-        (_chat(chat="42", profile="main"), None, "agent:main~:telegram:dm:42"),
+        (_chat(thread="7"), "agent:main:telegram:dm:7"),
+        (_chat(), "agent:main:telegram:dm"),
+        (_group(), "agent:main:telegram:group:-1"),
+        (_chat(chat="42", profile="default"), "agent:main:telegram:dm:42"),
+        (_chat(chat="42", profile="coder"), "agent:coder:telegram:dm:42"),
+        (_chat(chat="42", profile="main"), "agent:main~:telegram:dm:42"),
         (
             _chat("slack", chat_type="channel", scope="T1", chat="C1", user="U1"),
-            None,
             "agent:main:slack:channel:T1:C1:U1",
         ),
         (
             _chat("discord", chat_type="channel", scope="G1", chat="C1", user="U1"),
-            None,
             "agent:main:discord:channel:C1:U1",
         ),
-        (_chat("whatsapp", chat="15551234567:3@s.whatsapp.net"), None, "agent:main:whatsapp:dm:15551234567"),
+        (_chat("whatsapp", chat="15551234567:3@s.whatsapp.net"), "agent:main:whatsapp:dm:15551234567"),
         (
             _chat("whatsapp", chat_type="group", chat="1@g.us", user="+15551234567@s.whatsapp.net"),
-            None,
             "agent:main:whatsapp:group:1@g.us:15551234567",
         ),
         # Ours: what parts a key, or may not stand in a session's name, is written otherwise.
-        (_chat("matrix", chat="!r:example.org"), None, "agent:main:matrix:dm:!r%3Aexample.org"),
-        (_chat("google_chat", chat="spaces/A"), None, "agent:main:google_chat:dm:spaces%2FA"),
-        (_chat(chat="../x y"), None, "agent:main:telegram:dm:%2E%2E%2Fx%20y"),
+        (_chat("matrix", chat="!r:example.org"), "agent:main:matrix:dm:!r%3Aexample.org"),
+        (_chat("google_chat", chat="spaces/A"), "agent:main:google_chat:dm:spaces%2FA"),
+        (_chat(chat="../x y"), "agent:main:telegram:dm:%2E%2E%2Fx%20y"),
     ],
 )
-def test_a_chat_has_the_key_of_its_conversation(origin: ChatOrigin, sharing: SessionSharing | None, key: str) -> None:
-    assert build_session_key(origin, sharing) == key
+def test_a_chat_has_the_key_of_its_conversation(origin: ChatOrigin, key: str) -> None:
+    assert build_session_key(origin) == key
 
 
 @pytest.mark.parametrize(
-    ("origin", "sharing", "is_shared"),
-    [
-        (_chat(chat="42"), _ALL_SHARE, False),
-        (_group(user="u1"), None, False),
-        (_group(user="u1"), _ALL_SHARE, True),
-        (_group(user="u1", thread="7"), None, True),
-        (_group(user="u1", thread="7"), _EACH_IN_THREADS, False),
-    ],
+    ("origin", "is_shared"),
+    [(_chat(chat="42"), False), (_group(user="u1"), False), (_group(user="u1", thread="7"), True)],
 )
-def test_where_several_people_write_is_known(
-    origin: ChatOrigin, sharing: SessionSharing | None, is_shared: bool
-) -> None:
-    assert is_shared_by_members(origin, sharing) is is_shared
+def test_where_several_people_write_is_known(origin: ChatOrigin, is_shared: bool) -> None:
+    assert is_shared_by_members(origin) is is_shared
 
 
 def test_nobody_gets_into_another_conversation_by_an_id_with_a_colon() -> None:
-    assert build_session_key(_group(user="7:u1")) != build_session_key(_group(user="u1", thread="7"), _EACH_IN_THREADS)
+    assert build_session_key(_group(user="7:u1")) != build_session_key(_group(user="u1", thread="7"))
     assert build_session_key(_chat(chat="42:7")) != build_session_key(_chat(chat="42", thread="7"))
 
 
@@ -104,7 +86,6 @@ _ORIGINS = st.builds(
     chat=_IDS,
     thread=_IDS,
     user=_IDS,
-    user_alt=_IDS,
     scope=_IDS,
     profile=_IDS,
 )
@@ -127,15 +108,13 @@ def test_long_ids_stay_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("identifier", "aliases", "found"),
+    ("name", "found"),
     [
-        ("60123456789@s.whatsapp.net", (), "60123456789"),
-        ("60123456789:47@s.whatsapp.net", (), "60123456789"),
-        ("+60123456789", (), "60123456789"),
-        ("999999999999999@lid", ("15551234567@s.whatsapp.net",), "15551234567"),
-        ("15551234567", ("999999999999999@lid",), "15551234567"),
-        (" @lid", (), ""),
+        ("60123456789@s.whatsapp.net", "60123456789"),
+        ("60123456789:47@s.whatsapp.net", "60123456789"),
+        ("+60123456789", "60123456789"),
+        (" @lid", ""),
     ],
 )
-def test_a_person_on_whatsapp_has_one_id(identifier: str, aliases: tuple[str, ...], found: str) -> None:
-    assert choose_whatsapp_id(identifier, aliases) == found
+def test_a_person_on_whatsapp_has_one_id(name: str, found: str) -> None:
+    assert strip_whatsapp_id(name) == found

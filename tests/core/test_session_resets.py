@@ -81,22 +81,6 @@ def test_a_background_process_keeps_a_session_for_a_day() -> None:
     assert reason_of(_ago(hours=24, seconds=1)) is ResetReason.IDLE
 
 
-def test_a_suspended_session_ends_whatever_the_policy_says() -> None:
-    chat = ChatActivity(now=_NOON, updated_at=_NOON, newest_process_at=_NOON, is_suspended=True)
-
-    assert decide_reset(ResetPolicy(), chat) is ResetReason.SUSPENDED
-
-
-@pytest.mark.parametrize(
-    ("mode", "seconds_ago", "reason"),
-    [("none", 9_999, None), ("idle", 3_600, None), ("idle", 3_601, ResetReason.RESUME_EXPIRED)],
-)
-def test_an_interrupted_session_waits_an_hour(mode: str, seconds_ago: int, reason: ResetReason | None) -> None:
-    chat = ChatActivity(now=_NOON, updated_at=_NOON, interrupted_at=_ago(seconds=seconds_ago))
-
-    assert decide_reset(ResetPolicy(mode=ResetMode(mode)), chat) is reason
-
-
 def test_a_platforms_policy_comes_before_that_of_a_type_of_chat() -> None:
     of_platform, of_type = ResetPolicy(mode=ResetMode.IDLE), ResetPolicy(mode=ResetMode.DAILY)
     policies = ResetPolicies(by_platform={"telegram": of_platform}, by_chat_type={"group": of_type})
@@ -113,15 +97,13 @@ def test_a_platforms_policy_comes_before_that_of_a_type_of_chat() -> None:
         (ResetPolicy(idle_minutes=90), ResetReason.IDLE, "inactive for 1h 30m"),
         (ResetPolicy(idle_minutes=30), ResetReason.IDLE, "inactive for 30m"),
         (ResetPolicy(at_hour=5), ResetReason.DAILY, "daily schedule at 5:00"),
-        (ResetPolicy(), ResetReason.SUSPENDED, "previous session was stopped or interrupted"),
     ],
 )
 def test_people_are_told_why(policy: ResetPolicy, reason: ResetReason, told: str) -> None:
-    assert f"({told})" in str(format_reset_notice(policy, reason, "telegram", had_activity=True))
+    assert f"({told})" in str(format_reset_notice(policy, reason, "telegram"))
 
 
 def test_nobody_is_told_who_does_not_want_it() -> None:
-    assert format_reset_notice(ResetPolicy(), ResetReason.IDLE, "telegram", had_activity=False) is None
-    assert format_reset_notice(ResetPolicy(), ResetReason.IDLE, "webhook", had_activity=True) is None
-    assert format_reset_notice(ResetPolicy(is_told=False), ResetReason.IDLE, "telegram", had_activity=True) is None
-    assert format_reset_notice(ResetPolicy(), ResetReason.ASKED, "telegram", had_activity=True) is None
+    assert format_reset_notice(ResetPolicy(), ResetReason.IDLE, "webhook") is None
+    assert format_reset_notice(ResetPolicy(is_told=False), ResetReason.IDLE, "telegram") is None
+    assert format_reset_notice(ResetPolicy(), ResetReason.ASKED, "telegram") is None

@@ -8,7 +8,6 @@ from hermes_worker.net.urls import (
     UnsafeUrl,
     UrlPolicy,
     check_addresses,
-    check_url,
     find_address_refusal,
     parse_http_url,
 )
@@ -17,10 +16,15 @@ PUBLIC = "93.184.216.34"
 LENIENT = UrlPolicy(allows_private=True)
 
 
+def judge(url, addresses, policy=UrlPolicy()):
+    return check_addresses(parse_http_url(url), addresses, policy)
+
+
 def test_a_public_url_is_safe_at_the_addresses_that_were_judged():
-    safe = check_url("https://Example.ORG./a?b#c", [PUBLIC, "2606:2800:220:1::1"])
-    assert safe.target == HttpUrl(url="https://Example.ORG./a?b#c", scheme="https", host="example.org", port=443)
-    assert safe.addresses == (PUBLIC, "2606:2800:220:1::1")
+    target = parse_http_url("https://Example.ORG./a?b#c")
+    assert target == HttpUrl(url="https://Example.ORG./a?b#c", scheme="https", host="example.org", port=443)
+    addresses = (PUBLIC, "2606:2800:220:1::1")
+    assert check_addresses(target, addresses, UrlPolicy()) == addresses
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def test_a_port_that_is_no_port_is_refused(port):
 )
 def test_addresses_in_disguise_are_refused(host):
     with pytest.raises(UnsafeUrl, match="address in disguise"):
-        parse_http_url(f"http://{host}/", LENIENT)
+        parse_http_url(f"http://{host}/")
 
 
 @pytest.mark.parametrize(
@@ -131,14 +135,7 @@ def test_hosts_that_are_no_hosts_are_refused(host):
 @pytest.mark.parametrize("host", ["metadata.google.internal", "METADATA.google.internal.", "x.metadata.goog"])
 def test_metadata_names_are_refused_whatever_they_resolve_to(host):
     with pytest.raises(UnsafeUrl, match="is blocked"):
-        check_url(f"http://{host}/", [PUBLIC], LENIENT)
-
-
-def test_an_installation_can_block_names():
-    policy = UrlPolicy(blocked_hosts=frozenset({"evil.example"}))
-    with pytest.raises(UnsafeUrl):
-        parse_http_url("https://a.evil.example/", policy)
-    assert parse_http_url("https://notevil.example/", policy).host == "notevil.example"
+        judge(f"http://{host}/", [PUBLIC], LENIENT)
 
 
 @pytest.mark.parametrize(
@@ -237,13 +234,13 @@ def test_what_is_no_address_is_refused(address):
 
 def test_one_private_answer_spoils_the_name():
     with pytest.raises(UnsafeUrl, match=r"'example\.org' is refused: 10\.0\.0\.1 is not a public address"):
-        check_url("https://example.org/", [PUBLIC, "10.0.0.1"])
+        judge("https://example.org/", [PUBLIC, "10.0.0.1"])
 
 
 @pytest.mark.parametrize(("address", "may_be_allowed"), [("10.0.0.1", True), ("169.254.169.254", False)])
 def test_an_error_tells_what_an_operator_may_allow(address, may_be_allowed):
     with pytest.raises(UnsafeUrl) as refused:
-        check_url("https://example.org/", [address])
+        judge("https://example.org/", [address])
     assert isinstance(refused.value, PrivateUrl) is may_be_allowed
 
 
@@ -253,7 +250,7 @@ def test_a_name_that_does_not_resolve_is_refused():
 
 
 def test_a_private_service_can_be_allowed():
-    assert check_url("http://localhost:8080/hook", ["127.0.0.1", "::1"], LENIENT).addresses == ("127.0.0.1", "::1")
+    assert judge("http://localhost:8080/hook", ["127.0.0.1", "::1"], LENIENT) == ("127.0.0.1", "::1")
 
 
 def test_a_url_that_is_too_long_is_refused():

@@ -32,7 +32,7 @@ from hermes_worker.channels.receivers import load_receivers
 from hermes_worker.core.inbound import InboundMessage, MediaRef
 from hermes_worker.core.media_kinds import MediaKind
 from hermes_worker.net.http import HttpRequest, HttpResponse
-from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_url
+from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, check_addresses, parse_http_url
 
 
 def media(place: str) -> MediaRef:
@@ -99,7 +99,7 @@ def test_a_file_is_had_from_the_vendors_own_hosts(
     assert (found.request.url, found.is_public) == (place, True)
     assert ("Authorization" in found.request.headers) is bears_token
     with pytest.raises(UnsafeUrl):
-        check_url(place, ["169.254.169.254"], UrlPolicy())
+        check_addresses(parse_http_url(place), ["169.254.169.254"], UrlPolicy())
 
 
 STRANGE = [

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hermes_worker.agent.prompt.cache_markers import (
     MARKS_MAX,
     CacheLayout,
-    CacheLifetime,
     add_cache_markers,
 )
 from hermes_worker.core.messages import dump_canonical_json
@@ -98,11 +97,6 @@ def test_in_an_envelope_rows_without_parts_give_their_mark_to_earlier_ones() -> 
     )
     assert places(rows) == [0, 1, 2, 4]
     assert rows[4] == {**RESULT, "content": marked_text("r")}
-
-
-def test_an_hour_is_asked_for_by_name() -> None:
-    rows = marked([SYSTEM], CacheLayout.NATIVE, lifetime=CacheLifetime.ONE_HOUR)
-    assert rows[0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
 
 
 def test_nothing_is_marked_where_marks_mean_nothing() -> None:

@@ -99,7 +99,7 @@ def test_a_hostile_url_is_refused_before_anybody_is_asked() -> None:
     accepted = []
     for url in URLS:
         try:
-            target = parse_http_url(url, UrlPolicy())
+            target = parse_http_url(url)
             ip_address(target.host)  # a name would be for the resolver to judge
             check_addresses(target, (target.host,), UrlPolicy())
             accepted.append(url)
@@ -109,7 +109,7 @@ def test_a_hostile_url_is_refused_before_anybody_is_asked() -> None:
 
 
 def test_a_public_address_is_not_refused() -> None:
-    target = parse_http_url(_PUBLIC, UrlPolicy())
+    target = parse_http_url(_PUBLIC)
     assert check_addresses(target, (target.host,), UrlPolicy()) == ("93.184.216.34",)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy
+from hermes_worker.net.urls import UnsafeUrl
 from hermes_worker.workspaces.sandbox.network import (
     PROXY_VARIABLES,
     UNKNOWN,
@@ -79,7 +79,7 @@ PYPI = EgressRules(hosts=("pypi.org", "*.Example.org"))
 
 @pytest.mark.parametrize("authority", ["pypi.org:443", "PyPI.org.:443", "a.example.org:443", "a.b.example.org:80"])
 def test_listed_hosts_are_connected_to(authority: str) -> None:
-    assert parse_tunnel_target(authority, PYPI, UrlPolicy()).host.endswith(".org")
+    assert parse_tunnel_target(authority, PYPI).host.endswith(".org")
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,18 @@ def test_listed_hosts_are_connected_to(authority: str) -> None:
 )
 def test_everything_else_is_refused(authority: str) -> None:
     with pytest.raises(UnsafeUrl):
-        parse_tunnel_target(authority, PYPI, UrlPolicy())
+        parse_tunnel_target(authority, PYPI)
 
 
 @pytest.mark.parametrize("host", ["0x7f.1", "2130706433", "0177.0.0.1", "127.1", "metadata.google.internal", "0"])
 def test_addresses_in_disguise_are_refused_before_anybody_resolves_them(host: str) -> None:
     for judge, text in ((parse_tunnel_target, f"{host}:443"), (parse_plain_target, f"http://{host}/")):
         with pytest.raises(UnsafeUrl):
-            judge(text, EgressRules(), UrlPolicy())
+            judge(text, EgressRules())
 
 
 def test_only_plain_http_is_asked_for_by_its_url() -> None:
-    assert parse_plain_target("http://pypi.org/simple/", PYPI, UrlPolicy()).port == 80
+    assert parse_plain_target("http://pypi.org/simple/", PYPI).port == 80
     for url in ("https://pypi.org/", "ftp://pypi.org/", "http://pypi.org:8080/", "http://me:secret@pypi.org/"):
         with pytest.raises(UnsafeUrl):
-            parse_plain_target(url, PYPI, UrlPolicy())
+            parse_plain_target(url, PYPI)

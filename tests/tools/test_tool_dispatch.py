@@ -13,7 +13,7 @@ from support.inside import inside
 
 from hermes_worker.agent.tools.base import ToolContext, ToolResult
 from hermes_worker.agent.tools.dispatch import run_tool
-from hermes_worker.agent.tools.results import ResultLimits, build_result_path, is_persisted
+from hermes_worker.agent.tools.results import ResultLimits, build_result_path
 from hermes_worker.core.replay import Replay
 from hermes_worker.extension import ToolSpec
 from hermes_worker.observe import configure_logging, log
@@ -136,7 +136,7 @@ def test_a_result_that_is_too_long_is_kept_in_the_workspace(context: ToolContext
     probe = Probe(lambda _: ToolResult(text="x" * 9_000))
     limits = ResultLimits(result_chars=8_000)
     result = run_tool(probe, '{"path": "x"}', context, limits=limits)
-    assert is_persisted(result.text)
+    assert result.text.startswith("<persisted-output>")
     assert context.workspace.read_bytes(build_result_path("x" * 9_000)) == b"x" * 9_000
 
 
@@ -187,7 +187,7 @@ def test_our_own_words_are_not_text_of_strangers(context: ToolContext) -> None:
 
 def test_a_wrapper_is_whole_however_long_its_text_is(context: ToolContext) -> None:
     result = run_tool(foreign("word " * 3_000), '{"path": "x"}', context, limits=ResultLimits(result_chars=8_000))
-    assert is_persisted(inside(result.text))
+    assert inside(result.text).startswith("<persisted-output>")
     assert context.workspace.read_bytes(build_result_path("word " * 3_000)) == b"word " * 3_000
 
 
@@ -196,7 +196,7 @@ def test_a_result_in_a_file_holds_no_secret_either(context: ToolContext, root: P
 
     result = run_tool(Probe(lambda _: long), '{"path": "x"}', context)
 
-    assert is_persisted(result.text)
+    assert result.text.startswith("<persisted-output>")
     [file] = root.glob("hermes-results/*.txt")
     assert KEY not in file.read_text()
     assert "«redacted:ghp_…»" in file.read_text()

@@ -12,7 +12,6 @@ from hermes_worker.agent.tools.results import (
     ResultLimits,
     build_result_path,
     find_result_key,
-    is_persisted,
     limit_result,
     sanitise_error,
 )
@@ -101,7 +100,7 @@ def test_a_result_within_the_limit_is_left_alone(workspace: LocalWorkspace, root
 def test_a_longer_result_is_kept_in_a_file_and_replaced_by_its_beginning(workspace: LocalWorkspace, root: Path) -> None:
     text = "".join(f"line {n}\n" for n in range(20_000))
     block = _limited(text, workspace)
-    assert is_persisted(block)
+    assert block.startswith("<persisted-output>")
     assert build_result_path(text) in block
     assert f"{len(text)} characters" in block
     assert "line 0\nline 1\n" in block
@@ -131,7 +130,7 @@ def test_a_tool_that_pages_by_itself_is_never_cut(workspace: LocalWorkspace) -> 
 
 
 def test_a_tool_may_have_a_lower_limit(workspace: LocalWorkspace) -> None:
-    assert is_persisted(_limited("x" * 2_000, workspace, chars_max=1_999))
+    assert _limited("x" * 2_000, workspace, chars_max=1_999).startswith("<persisted-output>")
 
 
 def test_a_result_that_cannot_be_kept_loses_its_middle(workspace: LocalWorkspace, root: Path) -> None:
@@ -158,12 +157,12 @@ def test_a_tool_that_pages_takes_its_part_of_a_large_reply(workspace: LocalWorks
     alone = limit_result(result, chars_max=None, workspace=workspace, limits=LIMITS.for_calls(2))
     beside = limit_result(result, chars_max=None, workspace=workspace, limits=LIMITS.for_calls(5))
     assert alone == result
-    assert is_persisted(beside.text)
+    assert beside.text.startswith("<persisted-output>")
     assert beside.session_updates == {find_result_key(build_result_path(result.text)): result.text}
 
 
 def test_a_very_long_result_is_in_the_file_alone(workspace: LocalWorkspace, root: Path) -> None:
     result = limit_result(ToolResult(text="x" * 1_000_001), chars_max=10, workspace=workspace, limits=LIMITS)
-    assert is_persisted(result.text)
+    assert result.text.startswith("<persisted-output>")
     assert result.session_updates == {}
     assert len(list((root / "hermes-results").glob("*.txt"))) == 1

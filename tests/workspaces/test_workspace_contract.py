@@ -26,14 +26,12 @@ from hermes_worker.workspaces.base import (
     Workspace,
     WorkspaceError,
 )
-from hermes_worker.workspaces.copying import copy_files, hash_files
 from hermes_worker.workspaces.local import LocalWorkspace
 from hermes_worker.workspaces.remote.docker import DockerHost
 from hermes_worker.workspaces.remote.host import Host
 from hermes_worker.workspaces.remote.kubernetes import KubernetesHost
 from hermes_worker.workspaces.remote.ssh import SshHost
 from hermes_worker.workspaces.remote.workspace import RemoteRules, RemoteWorkspace
-from hermes_worker.workspaces.snapshots import list_snapshots, restore_snapshot, take_snapshot
 
 MB = 1024**2
 
@@ -349,55 +347,3 @@ def test_a_command_does_not_outlive_the_worker_that_waits_for_it(kind: Kind) -> 
     other, deadline = Shell(kind.open()), time.monotonic() + PATIENCE_S
     while other(_BEATS).exit_code == 0:
         assert time.monotonic() < deadline
-
-
-def test_a_snapshot_brings_back_what_was_and_is_kept_across_workers(kind: Kind) -> None:
-    workspace = kind.open()
-    shell = Shell(workspace)
-    shell(
-        "mkdir -p a/b; echo one > a/b/file; echo '#!/bin/sh' > run; chmod 750 run; ln -s a/b/file link; echo S=1 > .env"
-    )
-    taken = take_snapshot(workspace)
-    shell("rm -rf a run .env link; echo other > link; mkdir new; echo new > new/file")
-    later = take_snapshot(workspace)
-    assert {each.snapshot_id for each in list_snapshots(kind.open())} == {taken.snapshot_id, later.snapshot_id}
-    restore_snapshot(kind.open(), taken.snapshot_id)
-    assert shell("cat a/b/file link .env; stat -c %a run; test -L link && ls -A").output.split() == [
-        *(b"one", b"one", b"S=1", b"750"),
-        *(b".env", b".hermes-snapshots", b"a", b"link", b"run"),
-    ]
-    restore_snapshot(workspace, later.snapshot_id)
-    assert shell("cat new/file link").output == b"new\nother\n"
-
-
-def test_a_snapshot_that_was_changed_or_never_was_changes_nothing(kind: Kind) -> None:
-    workspace = kind.open()
-    shell = Shell(workspace)
-    shell("echo text > file")
-    taken = take_snapshot(workspace)
-    shell(f"echo more >> .hermes-snapshots/{taken.snapshot_id}.tar")
-    with pytest.raises(WorkspaceError, match="not what was taken"):
-        restore_snapshot(workspace, taken.snapshot_id)
-    for strange in ("0" * 64, "../x", "", "$(touch x)"):
-        with pytest.raises(PathNotFound):
-            restore_snapshot(workspace, strange)
-    assert shell("cat file; ls").output == b"text\nfile\n"
-
-
-def test_files_are_carried_to_another_kind_and_back_by_their_hashes(kind: Kind, tmp_path: Path) -> None:
-    workspace, elsewhere = kind.open(), RemoteWorkspace(ShellHost(), str(tmp_path / "elsewhere"))
-    Shell(workspace)("mkdir -p a; echo '#!/bin/sh' > a/run; chmod +x a/run; ln -s /etc/passwd link; echo S=1 > .env")
-    for name in ("sp ace", "new\nline", "-rf", "a/quo'te"):
-        workspace.write_bytes(name, name.encode())
-    taken = take_snapshot(workspace)
-    first = copy_files(workspace, elsewhere)
-    assert (first.files, first.same, set(first.left_out)) == (5, 0, {".env"})
-    assert hash_files(elsewhere).items() <= hash_files(workspace).items()
-    assert copy_files(workspace, elsewhere).same == 5
-    elsewhere.write_bytes("a/run", b"changed")
-    elsewhere.write_bytes("more", b"more")
-    back = copy_files(elsewhere, workspace)
-    assert (back.files, back.bytes, back.same) == (2, 11, 4)
-    assert workspace.read_bytes("a/run") == b"changed" and [each.snapshot_id for each in list_snapshots(workspace)] == [
-        taken.snapshot_id
-    ]

@@ -14,34 +14,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import Any
 
 from hermes_worker.core.messages import dump_canonical_json
 from hermes_worker.core.model_capabilities import CacheLayout
 
 MARKS_MAX = 4
+_MARK = {"type": "ephemeral"}
+"""The provider keeps marked content for five minutes; an hour would cost more to write."""
 _RESULT = '"role":"tool"'
 """A tool result's role as canonical JSON spells it. Inside a string the quotes would be escaped."""
 
 
-class CacheLifetime(StrEnum):
-    """The time for which the provider keeps marked content. An hour costs more to write."""
-
-    FIVE_MINUTES = "5m"
-    ONE_HOUR = "1h"
-
-
-def add_cache_markers(
-    messages: Sequence[str], layout: CacheLayout | None, lifetime: CacheLifetime = CacheLifetime.FIVE_MINUTES
-) -> Sequence[str]:
+def add_cache_markers(messages: Sequence[str], layout: CacheLayout | None) -> Sequence[str]:
     """``messages`` (canonical JSON, system row first) with at most ``MARKS_MAX`` of them marked."""
     if layout is None or not messages:
         return messages
-    mark = {"type": "ephemeral"} if lifetime is CacheLifetime.FIVE_MINUTES else {"type": "ephemeral", "ttl": "1h"}
     marked = list(messages)
     for position, row in _select_rows_to_mark(messages, layout):
-        marked[position] = dump_canonical_json(_mark_row(row, mark, layout))
+        marked[position] = dump_canonical_json(_mark_row(row, layout))
     return marked
 
 
@@ -75,11 +66,11 @@ def _has_part_to_mark(content: object) -> bool:
     return isinstance(content, str) and content != ""
 
 
-def _mark_row(row: dict[str, Any], mark: Mapping[str, str], layout: CacheLayout) -> dict[str, Any]:
+def _mark_row(row: dict[str, Any], layout: CacheLayout) -> dict[str, Any]:
     content: Any = row.get("content")
     is_marked_whole = layout is CacheLayout.NATIVE and row.get("role") in ("tool", "assistant")
     if is_marked_whole or not _has_part_to_mark(content):
-        return {**row, "cache_control": mark}
+        return {**row, "cache_control": _MARK}
     if isinstance(content, str):
-        return {**row, "content": [{"type": "text", "text": content, "cache_control": mark}]}
-    return {**row, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
+        return {**row, "content": [{"type": "text", "text": content, "cache_control": _MARK}]}
+    return {**row, "content": [*content[:-1], {**content[-1], "cache_control": _MARK}]}

@@ -66,11 +66,6 @@ OPEN_PLACES = (PromptPlace.SKILLS, PromptPlace.PROJECT, PromptPlace.MEMORY, Prom
 """
 
 
-def build_system_prompt(parts: PromptParts) -> str:
-    """The text of the session's system row."""
-    return assemble_prompt(parts).text
-
-
 def assemble_prompt(parts: PromptParts) -> AssembledPrompt:
     """The system prompt with the positions of the gaps that are filled later."""
     still_open = OPEN_PLACES if not parts.context_files else set(OPEN_PLACES) - {PromptPlace.PROJECT}

@@ -138,11 +138,6 @@ def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def is_persisted(text: str) -> bool:
-    """Whether ``text`` already stands for a result in a file."""
-    return text.startswith("<persisted-output>")
-
-
 def _make_readable(text: str) -> str:
     """JSON over several lines: read_file pages by lines, and a result is a single one."""
     try:

@@ -89,8 +89,9 @@ def spend_step() -> None:
 
 
 def enter_nested() -> JudgingBudget:
-    """Begin one piece of work inside of another; ``leave`` of the returned budget ends it. Raises as
-    ``compute_time_left_s``, and ``UnusableSchema`` when the work is nested too deeply.
+    """Begin one piece of work inside of another; ``leave`` of the returned budget ends it. Raises
+    ``UnusableSchema`` when no time is left or the work is nested too deeply, ``LookupError`` outside of
+    ``limit_judging``.
 
     The limit is well below Python's own: what is written in Rust below ``jsonschema`` panics when it meets that one.
     """

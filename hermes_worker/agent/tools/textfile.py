@@ -63,11 +63,11 @@ class TextFile:
         return (bom if self.has_bom else b"") + data
 
     def replace_text(self, text: str) -> TextFile:
-        """The same file with another text; line ends of a CRLF file may come either way."""
+        """Return a copy of the file with another text; line ends of a CRLF file may come either way."""
         return replace(self, text=text.replace("\r\n", "\n") if self.has_crlf else text)
 
     def replace_content(self, content: str) -> TextFile:
-        """The same file with a whole new content, which may begin with the mark that the file has already."""
+        """Return a copy of the file with a new content, which may begin with the mark that the file has already."""
         return self.replace_text(content.removeprefix("\ufeff") if self.has_bom else content)
 
 

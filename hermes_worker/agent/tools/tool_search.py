@@ -25,7 +25,7 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class BridgeTool:
-    """One of the three, for a session whose deferred tools are ``functions``."""
+    """One of the three tools that find and call deferred tools: the ``functions`` of a session."""
 
     def __init__(self, spec: ToolSpec, functions: Sequence[Mapping[str, Any]]) -> None:
         self.spec: Final = spec

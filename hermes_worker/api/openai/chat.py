@@ -193,8 +193,8 @@ def _accept(context: ApiContext, submission: Submission, said: Conversation) -> 
 async def _begin_choices(
     context: ApiContext, body: chat_schema.ChatRequest, submission: Submission, leaver: str | None
 ) -> list[_AskedChat]:
-    """Commit a run without tools for each choice, in a session of its own. Raises as ``accept``; runs that nobody can
-    ask for again are stopped then."""
+    """Commit a run without tools for each choice, in a session of its own. Raises what
+    ``submission.submit`` raises, after stopping the runs that were begun without a key to ask for them again."""
     chat_schema.require_choosable(body, submission)
     begun: list[_AskedChat] = []
     for number in range(body.choices):

@@ -214,7 +214,8 @@ def _build_submission(
 
 def _accept(context: ApiContext, submission: Submission, body: response_schema.ResponseRequest) -> Created:
     """Commit a run. One that follows a response continues its session while that response is the newest there; else it
-    begins a session of its own, with what was said up to that response. Raises as ``accept``, and ``ApiError``."""
+    begins a session of its own, with what was said up to that response. Raises what
+    ``submission.submit`` raises, and ``ApiError``."""
     tools = submission.client_tools
     if body.previous_response_id is None:
         named = submission.session_id

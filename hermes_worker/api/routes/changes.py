@@ -10,7 +10,6 @@ from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
-from fastapi.responses import StreamingResponse
 from pydantic import WithJsonSchema
 from starlette.types import Receive, Scope, Send
 
@@ -19,7 +18,7 @@ from hermes_worker.api.auth import READS, Caller
 from hermes_worker.api.context import ApiContext, Context
 from hermes_worker.api.errors import invalid
 from hermes_worker.api.owners import choose_tenant_or_all
-from hermes_worker.api.routes.events import HEADERS
+from hermes_worker.api.routes.events import HEADERS, ClosingStream
 from hermes_worker.core.list_kinds import ListKind, Marks
 from hermes_worker.core.principals import KeyScope, Principal
 from hermes_worker.stream import sse
@@ -55,10 +54,8 @@ def _read_last_event(
     return told
 
 
-class ChangeStream(StreamingResponse):
+class ChangeStream(ClosingStream):
     """The stream of changes of one reader's lists."""
-
-    media_type = "text/event-stream"
 
     def __init__(
         self,
@@ -75,11 +72,6 @@ class ChangeStream(StreamingResponse):
         # The reader takes its place before the answer begins, so that it can still be told that there is none.
         with self._changes.count_reader(self._tenant):
             await super().__call__(scope, receive, send)
-
-    async def stream_response(self, send: Send) -> None:
-        assert isinstance(self.body_iterator, AsyncIterator)
-        async with aclosing(self.body_iterator):  # type: ignore[type-var]
-            await super().stream_response(send)
 
 
 @router.get("", response_class=ChangeStream, responses=_STREAMED, dependencies=[READS])

@@ -9,7 +9,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import WRITES, Caller
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import Context
-from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors, invalid
+from hermes_worker.api.errors import RouteRefusal, answer_errors, invalid
 from hermes_worker.api.formats import NOT_BLANK
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.schema import RequestBody
@@ -66,7 +66,3 @@ async def steer_run(
     await context.call_store(Control(context.client.database).steer, run_id, body.text, by=caller.display_name)
     later.add_task(context.tell_broker, Live(context.client.redis).nudge, run_id)
     return Controlled(run_id=run_id, status="steered")
-
-
-def _not_at_work(error: NotAtWork) -> ApiError:
-    return ApiError(409, str(error), code="run_not_active")

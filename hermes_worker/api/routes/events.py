@@ -46,11 +46,19 @@ def declare_stream(name: str, id_form: str, *other_forms: dict[str, Any]) -> sch
     }
 
 
-class EventStream(StreamingResponse):
-    """Streams the events of a run, which ``frames`` makes from what its feed brings. Closes the generator when the
-    reader leaves, not when the garbage collector finds it."""
+class ClosingStream(StreamingResponse):
+    """Streams events, and closes their generator when the reader leaves, not when the garbage collector finds it."""
 
     media_type = "text/event-stream"
+
+    async def stream_response(self, send: Send) -> None:
+        assert isinstance(self.body_iterator, AsyncIterator)
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().stream_response(send)
+
+
+class EventStream(ClosingStream):
+    """Streams the events of a run, which ``frames`` makes from what its feed brings."""
 
     def __init__(
         self,
@@ -69,11 +77,6 @@ class EventStream(StreamingResponse):
         with self._followers.follow(self._run_id) as feed:
             self.body_iterator = self._frames(feed)
             await super().__call__(scope, receive, send)
-
-    async def stream_response(self, send: Send) -> None:
-        assert isinstance(self.body_iterator, AsyncIterator)
-        async with aclosing(self.body_iterator):  # type: ignore[type-var]
-            await super().stream_response(send)
 
 
 @router.get(

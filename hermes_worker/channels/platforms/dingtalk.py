@@ -32,7 +32,7 @@ from hermes_worker.channels.targets import Target
 from hermes_worker.core.inbound import MediaRef
 from hermes_worker.core.json_values import read_id
 from hermes_worker.net.http import HttpRequest, HttpResponse
-from hermes_worker.net.urls import UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.urls import UnsafeUrl, parse_http_url
 
 TITLE_CHARS_MAX = 60
 _FILES = (".aliyuncs.com", ".dingtalk.com")
@@ -88,7 +88,7 @@ def send(part: Part, target: Target, credentials: Credentials, *, at: datetime) 
 
 def _sign_url(credentials: Credentials, at: datetime) -> str:
     try:
-        url = parse_http_url(credentials.webhook_url, UrlPolicy(allows_private=True)).url
+        url = parse_http_url(credentials.webhook_url).url
     except UnsafeUrl as error:
         raise Unsendable(f"The address of the robot cannot be used: {error}") from None
     if not credentials.secret:

@@ -304,7 +304,7 @@ class Talk:
 
     def pursue_goal(self, end: ChatEnd | None) -> str | None:
         """Have the turn that ended judged where a goal is set, and go on if it is not reached. Returns the id of the
-        run that this began, if any. Raises as ``do``."""
+        run that this began, if any. Raises ``RefusedError``, ``UnavailableError``."""
         goal = self._goal
         if goal is None or goal.is_paused or end is None:
             return None

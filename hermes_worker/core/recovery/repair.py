@@ -1,9 +1,7 @@
 """Repair tool calls that a model wrote badly.
 
-There are two uses. *Before a call runs*, ``assess_arguments`` says whether its arguments can be trusted: repairs that
-only remove noise are accepted, but nothing that had to be invented is ever executed, because half a ``write_file`` is
-worse than none. *Before history is sent again*, ``repair_arguments`` turns any stored text into some valid JSON, since
-a provider rejects the whole conversation otherwise.
+Before a call runs, ``assess_arguments`` says whether its arguments can be trusted: repairs that only remove noise are
+accepted, but nothing that had to be invented is ever executed, because half a ``write_file`` is worse than none.
 """
 
 from __future__ import annotations
@@ -63,16 +61,6 @@ def assess_arguments(text: object) -> Assessment:
     return Assessment(outcome=outcome, arguments=received)
 
 
-def repair_arguments(text: object) -> str:
-    """Canonical JSON for arguments that are sent as history: the best guess, or ``{}``. Never raises."""
-    received = _to_text(text)
-    trusted = _parse_trusted(received)
-    if trusted is not None:
-        return trusted
-    balanced = _balance(_strip_fence(received))
-    return (balanced and _canonicalize(balanced.text)) or EMPTY_ARGUMENTS
-
-
 def dump_arguments(value: object) -> str:
     """The text for arguments that a provider sent as an object where JSON text belongs. A value that JSON cannot
     express (a number beyond its range) stays recognisable, so that the loop can refuse the call. Never raises."""
@@ -123,9 +111,7 @@ def _remove_noise(text: str) -> str | None:
     if whole is not None:
         return whole
     balanced = _balance(text)
-    if balanced is None or balanced.is_completed:
-        return None
-    return _canonicalize(balanced.text)
+    return None if balanced is None else _canonicalize(balanced)
 
 
 def _unwrap(text: str) -> str:
@@ -194,20 +180,13 @@ def _find_first_object(text: str) -> str | None:
     return _canonicalize_value(value) if isinstance(value, dict | list) and is_noise else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Balanced:
-    text: str
-    is_completed: bool
-    """Whether closers had to be invented."""
-
-
-def _balance(text: str) -> _Balanced | None:
-    """``text`` with its brackets paired and trailing commas gone; ``None`` when it ends inside a string."""
+def _balance(text: str) -> str | None:
+    """``text`` without needless closers and trailing commas; ``None`` when it ends inside a string, or when a closer
+    would have to be invented."""
     pieces: list[str] = []
     awaited: list[str] = []
     # Counted beside the stack: searching it for every closer would take quadratic time on hostile text.
     count = {"}": 0, "]": 0}
-    is_completed = False
     for token in _drop_trailing_commas(text):
         if token == '"':
             return None
@@ -217,16 +196,11 @@ def _balance(text: str) -> _Balanced | None:
         elif token in count:
             if not count[token]:
                 continue
-            # Brackets opened after the one that this closes were never closed: the innermost is closed first.
-            while awaited[-1] != token:
-                pieces.append(awaited.pop())
-                count[pieces[-1]] -= 1
-                is_completed = True
-            awaited.pop()
+            if awaited.pop() != token:
+                return None  # a bracket that was opened after the one that this closes was never closed
             count[token] -= 1
         pieces.append(token)
-    pieces.extend(reversed(awaited))
-    return _Balanced(text="".join(pieces), is_completed=is_completed or bool(awaited))
+    return None if awaited else "".join(pieces)
 
 
 def _drop_trailing_commas(text: str) -> Iterator[str]:

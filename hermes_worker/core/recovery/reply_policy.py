@@ -97,8 +97,6 @@ class ReplyFacts:
     """``length`` stands for a broken stream, not for a limit."""
     was_cut_by_limit: bool = False
     """``incomplete`` stands for the output limit, so the text is to be continued where it stops."""
-    was_cut_by_filter: bool = False
-    """A content filter broke the stream."""
     dropped_calls: tuple[str, ...] = ()
     """Names of calls that were lost with the stream."""
 
@@ -275,10 +273,6 @@ def _judge_blocked(reply: ReplyFacts, counters: ReplyCounters, around: ReplyCont
 def _judge_truncated(reply: ReplyFacts, counters: ReplyCounters, around: ReplyContext) -> Verdict:
     if not reply.call_names and has_thinking_tags(reply.text) and not reply.is_visible:
         return FinishPartial(text="", reason=PartialReason.THINKING_EXHAUSTED, note=THINKING_EXHAUSTED)
-    if reply.was_cut_by_filter and around.has_fallback:
-        # The filter would stop the same provider at the same place again, so its part is thrown away.
-        fresh = replace(counters, continuations=0, parts=(), scaffold=())
-        return FallBackProvider(counters=fresh, is_counted=False)
     if reply.call_names:
         return _judge_truncated_calls(reply, counters, around)
     return _judge_truncated_text(reply, counters, around)

@@ -645,7 +645,6 @@ def _build_situation(asking: ModelCallState, event: RequestFailed) -> retry.Situ
         window=asking.window,
         request_tokens=_require_facts(asking).tokens,
         output_tokens_max=event.contents.output_tokens_max,
-        request_messages=event.contents.messages,
     )
 
 

@@ -14,7 +14,7 @@ fallback.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, assert_never
@@ -38,10 +38,6 @@ STANDARD_WINDOW = 200_000
 
 WINDOW_MIN = 1_024
 """Tokens below which no refusal lowers a window: what is refused then is not too long for any model."""
-
-ZAI_CODING_OVERLOAD_WAITS_S = (30.0, 60.0, 90.0, 120.0)
-"""A value for ``Situation.overload_waits_s``: the waits that the coding plan of Z.AI needs when it answers 429 with
-code 1305."""
 
 _IMAGE_SIDE_PX = 8_000
 _STATED_IMAGE_SIDE = re.compile(r"max allowed size:? ?(\d{3,5})\b")
@@ -214,8 +210,6 @@ class GiveUp:
     """End the run."""
 
     reason: GiveUpReason
-    is_poisonous: bool = False
-    """The request itself may be what cannot be sent: do not let the next turn of the session repeat it."""
     kind: Literal["give_up"] = "give_up"
 
 
@@ -277,11 +271,6 @@ class Situation:
     """Estimate of what was sent: messages and tools. 0 when there is none."""
     output_tokens_max: int = 0
     """Room for the answer that was asked for with it; 0 when that was left to the provider."""
-    request_messages: int = 0
-    is_stopping: bool = False
-    """The run was asked to stop."""
-    overload_waits_s: Sequence[float] = ()
-    """Waits that follow three ordinary ones while this provider is overloaded; they extend ``attempts_max``."""
 
 
 def decide_remedy(classification: Classification, history: AttemptHistory, situation: Situation) -> Decision:
@@ -406,7 +395,6 @@ _TRANSPORT = frozenset({FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKin
 _HEEDS_RETRY_AFTER = _RATE_LIMITED | {FailureKind.OVERLOADED}
 _OUTPUT_MARGIN = 64
 """Tokens left free beside a reported room for output, because both sides of the sum are estimates."""
-_POISON_TOKENS, _POISON_MESSAGES = 50_000, 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,7 +523,7 @@ def _is_final(case: _Case) -> bool:
 
 
 def _is_exhausted(case: _Case) -> bool:
-    return case.failures >= _compute_attempts_max(case)
+    return case.failures >= case.situation.attempts_max
 
 
 def _is_exhausted_transport(case: _Case) -> bool:
@@ -546,21 +534,10 @@ def _always(case: _Case) -> bool:
     return True
 
 
-def _compute_attempts_max(case: _Case) -> int:
-    extra = case.situation.overload_waits_s
-    if case.kind is FailureKind.OVERLOADED and extra:
-        return max(case.situation.attempts_max, ATTEMPTS_MAX + len(extra) + 1)
-    return case.situation.attempts_max
-
-
 def _decide_wait(case: _Case) -> Decision:
     asked_for = case.classification.retry_after_s
     if asked_for and case.kind in _HEEDS_RETRY_AFTER:
         return Wait(seconds=asked_for * (1 + 0.1 * case.situation.jitter))
-    extra = case.situation.overload_waits_s
-    if case.kind is FailureKind.OVERLOADED and extra and case.failures > ATTEMPTS_MAX:
-        long_wait = extra[min(case.failures - ATTEMPTS_MAX, len(extra)) - 1]
-        return Wait(seconds=long_wait * (1 + 0.2 * case.situation.jitter))
     return Wait(seconds=compute_backoff_s(case.failures, jitter=case.situation.jitter))
 
 
@@ -594,8 +571,7 @@ def _refuse(case: _Case) -> Decision:
         return GiveUp(reason=GiveUpReason.CONTENT_POLICY_BLOCKED)
     if case.kind is FailureKind.CONFIGURATION:
         return GiveUp(reason=GiveUpReason.CONFIGURATION)
-    is_big = case.situation.request_tokens > _POISON_TOKENS or case.situation.request_messages > _POISON_MESSAGES
-    return GiveUp(reason=GiveUpReason.REFUSED, is_poisonous=case.classification.status == 400 and is_big)
+    return GiveUp(reason=GiveUpReason.REFUSED)
 
 
 def _lower_to_standard(case: _Case) -> Decision:
@@ -607,7 +583,6 @@ def _lower_to_standard(case: _Case) -> Decision:
 _FALL_BACK = Remedy.FALL_BACK
 
 _TABLE: tuple[_Row, ...] = (
-    _Row(when=lambda case: case.situation.is_stopping, do=_build_give_up(GiveUpReason.INTERRUPTED)),
     _Row(when=_is(FailureKind.INTERRUPTED), do=_refuse),
     # Remedies for one particular failure do not count as a retry.
     _Row(

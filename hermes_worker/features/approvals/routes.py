@@ -182,8 +182,8 @@ async def answer_approval(
 
 
 def _approve(waits: Waits, run_id: str, choice: ApprovalChoice, body: Approval, by: str) -> tuple[int, list[Hint]]:
-    """Answer approvals. Returns how many were answered, and the hints to send. Raises as ``answering.approve``, and
-    ``ApiError`` where the body does not say which questions were seen."""
+    """Answer approvals. Returns how many were answered, and the hints to send. Raises what
+    ``services.answers.approve`` raises, and ``ApiError`` where the body does not say which questions were seen."""
     if not (body.all or body.resolve_all):
         if body.wait_id is None:
             raise invalid("wait_id", _NO_WAIT_ID.format(event="approval.request"), "missing_wait_id")

@@ -28,7 +28,6 @@ from hermes_worker.api.schema import RequestBody
 from hermes_worker.api.stopping import stop
 from hermes_worker.core.principals import Principal
 from hermes_worker.core.run import TERMINAL, RunKind, RunStatus
-from hermes_worker.core.search_queries import QUERY_CHARS_MAX
 from hermes_worker.features.batches.service import BATCH_MAX, Outcome, accept_all, announce_all, retry
 from hermes_worker.schemas.runs import (
     BatchResult,
@@ -39,7 +38,7 @@ from hermes_worker.schemas.runs import (
     StoppedRuns,
     WaitedRun,
 )
-from hermes_worker.services.submission import TAGS_MAX, Submission, announce
+from hermes_worker.services.submission import Submission, announce
 from hermes_worker.store.runs.listing import Listing, RunFilter
 from hermes_worker.store.runs.rerun import NotRepeatable
 from hermes_worker.store.runs.runs import Created
@@ -143,24 +142,13 @@ def _build_result(index: int, outcome: Outcome | ApiError) -> BatchResult:
 # --- stop ------------------------------------------------------------------------------------------------------------
 
 
-class StopMatching(RequestBody):
+class StopMatching(schema.RunFilters, RequestBody):
     """Which runs to stop: the open ones for which all of this holds."""
 
     status: list[Annotated[RunStatus, Field(strict=False)]] = Field([], max_length=12, description="Any of these.")
     kind: list[Annotated[RunKind, Field(strict=False)]] = Field(
         [], max_length=len(RunKind), description="Any of these."
     )
-    tag: list[Annotated[str, Field(max_length=64, pattern=NO_NUL)]] = Field([], max_length=TAGS_MAX)
-    session_id: str | None = Field(None, max_length=256, pattern=NO_NUL)
-    job_id: str | None = Field(None, max_length=64, pattern=NO_NUL)
-    model: str | None = Field(None, max_length=200, pattern=NO_NUL)
-    source: str | None = Field(None, max_length=20, pattern=NO_NUL)
-    parent_run_id: str | None = Field(None, max_length=64, pattern=NO_NUL)
-    created_after: float | None = Field(None, ge=0, le=schema.TIME_MAX)
-    created_before: float | None = Field(None, ge=0, le=schema.TIME_MAX)
-    min_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
-    max_cost_usd: float | None = Field(None, ge=0, le=1_000_000)
-    text: str | None = Field(None, min_length=1, max_length=QUERY_CHARS_MAX, pattern=NO_NUL)
     dry_run: bool = Field(False, description="Only say which runs these are.")
     limit: Annotated[int, schema.WHOLE] = Field(100, ge=1, le=BATCH_MAX, description="The newest so many of them.")
     cursor: str | None = Field(None, pattern=CURSOR, description="'next_cursor' of the answer before.")

@@ -11,7 +11,7 @@ from hermes_worker.api import schema
 from hermes_worker.api.auth import READS, WRITES
 from hermes_worker.api.bodies import JsonRoute
 from hermes_worker.api.context import ApiContext, Context
-from hermes_worker.api.errors import ApiError, RouteRefusal, answer_errors
+from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.api.owners import OwnRun
 from hermes_worker.api.schema import RequestBody
 from hermes_worker.features.checkpoints.schema import CheckpointDiffObject, CheckpointList, RestoreObject
@@ -76,7 +76,3 @@ async def diff_run(
 async def restore_run(context: Context, run_id: OwnRun, body: Restore) -> RestoreObject:
     """Make files what they were at a checkpoint. What is there becomes one first. Refused while a run works there."""
     return await context.call_store(_build_checkpoints(context).restore, run_id, body.checkpoint_id, body.files or ())
-
-
-def _answer_away(error: CheckpointsAway) -> ApiError:
-    return ApiError(409, str(error), code="checkpoints_unavailable")

@@ -15,7 +15,7 @@ def mcp_servers() -> ApiRequest[list[McpServerObject]]:
 
 
 def mcp_server(name: str) -> ApiRequest[McpServerObject]:
-    """One of them, with the tools that it offered when it was last asked, and the name of that ``offer``."""
+    """An MCP server, with the tools that it offered when it was last asked, and the name of that ``offer``."""
     return build_get("/v1/mcp-servers/{mcp_server}", make_reader(McpServerObject), {"mcp_server": name})
 
 

@@ -84,7 +84,7 @@ def memory_history(
     limit: int = 100,
     profile: str | None = None,
 ) -> ApiRequest[list[MemoryVersionObject]]:
-    """Who made what of ``memory`` or ``user``, the newest first; behind a number."""
+    """List the changes of ``memory`` or ``user``, the newest first; ``behind`` is the number to go on after."""
     return build_get(
         "/v1/memory/{target}/history",
         make_reader(list[MemoryVersionObject], "data"),

@@ -247,7 +247,3 @@ class MemoryConflict(ApiError):
     @property
     def document(self) -> dict[str, Any]:
         return {**super().document, "current_entries": self._entries}
-
-
-def _not_found(error: MemoryNotFound) -> ApiError:
-    return ApiError(404, f"{error}.", code="memory_not_found")

@@ -53,7 +53,7 @@ class StagedObject(Resource):
 
 
 class OneMemory(Resource):
-    """One of the two memories."""
+    """The entries of ``memory`` or of ``user``, and how full it is."""
 
     entries: list[MemoryVersionObject]
     chars: int

@@ -134,6 +134,6 @@ class SnapshotObjects:
             self._trees.put(kind, body)
         return body
 
-    def fetch_later(self, kind: str, sha: str) -> Future[bytes]:
-        """Begin to read an object."""
-        return self._pool.submit(self.get, kind, sha)
+    def fetch_later(self, sha: str) -> Future[bytes]:
+        """Begin to read the content of a file."""
+        return self._pool.submit(self.get, "blob", sha)

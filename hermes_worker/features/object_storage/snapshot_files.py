@@ -292,7 +292,7 @@ class _ReadAhead:
         """The content of the next file. Raises ``StoreDamaged``, ``BucketAway``."""
         while self._left and len(self._begun) < _AHEAD:
             later = self._left.popleft()
-            self._begun.append(None if later.mode & PARTS else self._objects.fetch_later("blob", later.sha))
+            self._begun.append(None if later.mode & PARTS else self._objects.fetch_later(later.sha))
         faults.pass_point(FaultPoint.SNAPSHOT_BETWEEN_FILES)
         begun = self._begun.popleft()
         if begun is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from hermes_worker.features.retention.erasure_rules import ErasureReceipt, Perso
 
 if TYPE_CHECKING:
     from hermes_worker.client import HermesClient
-    from hermes_worker.features.retention.erasure_schema import ForetoldErasure
+    from hermes_worker.features.retention.erasure_schema import ErasureReceiptObject, ForetoldErasure
 
 _LOOK_EVERY_S = 0.2
 Progress = Callable[[Counter[str]], None]
@@ -50,7 +50,7 @@ class ErasureRows:
         for line in self._client.export(self._build_subject(person), tenant=self._tenant):
             yield str(json.loads(line)["kind"]), line
 
-    def list_receipts(self, receipt_id: str | None) -> Sequence[Mapping[str, Any]]:
+    def list_receipts(self, receipt_id: str | None) -> Sequence[ErasureReceiptObject]:
         if receipt_id is None:
             return self._client.erasure_receipts(tenant=self._tenant)
         return [self._client.erasure_receipt(receipt_id, tenant=self._tenant)]
@@ -81,8 +81,8 @@ class ErasureRows:
         deadline = None if stops_within_s is None else time.monotonic() + stops_within_s
         while True:
             work = self._client.work_on_erasure(receipt_id, stop=deadline is not None, tenant=self._tenant)
-            if work.done:
-                return parse_receipt(json.dumps(work.receipt))
+            if work.receipt is not None:
+                return parse_receipt(json.dumps(work.receipt.model_dump()))
             told.update(work.did)
             self._told(told)
             if work.open_runs:

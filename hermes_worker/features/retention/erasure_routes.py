@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import redis
 from fastapi import APIRouter, BackgroundTasks
@@ -43,6 +43,7 @@ from hermes_worker.features.retention.erasure_rules import (
 from hermes_worker.features.retention.erasure_schema import (
     ErasureList,
     ErasureObject,
+    ErasureReceiptObject,
     ErasureWork,
     ForetoldErasure,
     ReceiptList,
@@ -245,7 +246,7 @@ def _stop_some(
 def _build_finished(every: Erasures, tenant: str, receipt_id: str) -> ErasureWork:
     """Build the answer for a client that lost the last one, from the receipt. Raises ``ErasureNotFound``."""
     receipt = every.load_receipt(receipt_id, tenant)
-    return ErasureWork(done=True, did={}, open_runs=[], waits_for=None, receipt=receipt.build_document())
+    return ErasureWork(done=True, did={}, open_runs=[], waits_for=None, receipt=_build_receipt(receipt))
 
 
 def _work(context: ApiContext, every: Erasures, erasure: RunningErasure) -> ErasureWork:
@@ -264,7 +265,7 @@ def _work(context: ApiContext, every: Erasures, erasure: RunningErasure) -> Eras
         receipt = every.finish(erasure, more=more, not_reached=(*not_reached, *not_reached_either))
     except NotYetErased as error:
         return ErasureWork(done=False, did=did, open_runs=[], waits_for=str(error), receipt=None)
-    return ErasureWork(done=True, did=did, open_runs=[], waits_for=None, receipt=receipt.build_document())
+    return ErasureWork(done=True, did=did, open_runs=[], waits_for=None, receipt=_build_receipt(receipt))
 
 
 def _forget(context: ApiContext, run_ids: Sequence[str]) -> tuple[int, Sequence[str]]:
@@ -295,14 +296,18 @@ def _remove_stored(context: ApiContext, erasure: RunningErasure) -> tuple[int, S
 async def list_receipts(context: Context, tenant: ActsFor) -> ReceiptList:
     """The receipts of the tenant's erasures."""
     found = await context.call_store(Erasures(context.client.database).list_receipts)
-    return ReceiptList(data=[each.build_document() for each in found if each.tenant == tenant])
+    return ReceiptList(data=[_build_receipt(each) for each in found if each.tenant == tenant])
 
 
-@router.get("/erasure-receipts/{receipt_id}", response_model=dict[str, Any], responses=schema.declare_errors(404))
-async def get_receipt(context: Context, tenant: ActsFor, receipt_id: str) -> Mapping[str, Any]:
+@router.get("/erasure-receipts/{receipt_id}", response_model=ErasureReceiptObject, responses=schema.declare_errors(404))
+async def get_receipt(context: Context, tenant: ActsFor, receipt_id: str) -> ErasureReceiptObject:
     """A receipt, after its signature was verified."""
     receipt = await context.call_store(Erasures(context.client.database).load_receipt, receipt_id, tenant)
-    return receipt.build_document()
+    return _build_receipt(receipt)
+
+
+def _build_receipt(receipt: ErasureReceipt) -> ErasureReceiptObject:
+    return ErasureReceiptObject.model_validate(receipt.build_document())
 
 
 def _build_object(erasure: RunningErasure) -> ErasureObject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from hermes_worker.resource import ListOf, Resource
 
@@ -37,6 +37,42 @@ class ErasureList(ListOf[ErasureObject]):
     """Erasures, the oldest first."""
 
 
+class ErasedPerson(Resource):
+    """The names that were erased, as salted hashes."""
+
+    salt: str
+    sha256: Sequence[str]
+    is_everybody: bool
+
+
+class ErasureReceiptObject(Resource):
+    """The receipt of an erasure. Its hash is over all of its other fields."""
+
+    receipt: str
+    """The id of the receipt."""
+    version: int
+    tenant: str
+    by: str
+    began_at: float
+    """Epoch seconds."""
+    ended_at: float
+    """Epoch seconds."""
+    person: ErasedPerson
+    sessions: Sequence[str]
+    jobs: Sequence[str]
+    erased: Mapping[str, int]
+    """Counts of rows by table, and of ``workspaces``, ``documents`` and ``previews``, which are no rows."""
+    stays: Mapping[str, str]
+    """What is kept, with the reason."""
+    outside: Sequence[str]
+    """Sentences about what is beyond the reach of an erasure."""
+    not_reached: Sequence[str]
+    """Sentences about what could not be erased."""
+    replays: str | None
+    """The receipt that this one repeats after a restore."""
+    sha256: str
+
+
 class ErasureWork(Resource):
     """What one request has done. Repeat it while ``done`` is false."""
 
@@ -46,9 +82,9 @@ class ErasureWork(Resource):
     """Runs that were asked to stop and have not ended."""
     waits_for: str | None
     """What keeps the end from being reached now."""
-    receipt: Mapping[str, Any] | None
+    receipt: ErasureReceiptObject | None
     """Once it is done."""
 
 
-class ReceiptList(ListOf[Mapping[str, Any]]):
+class ReceiptList(ListOf[ErasureReceiptObject]):
     """Receipts, oldest first."""

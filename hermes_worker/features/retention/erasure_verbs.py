@@ -128,7 +128,7 @@ def erase(
     stops_within_s = wait_s if stops else None
     if receipt_id is not None or receipts:
         for receipt in every.list_receipts(receipt_id):
-            click.echo(json.dumps(receipt))
+            click.echo(json.dumps(receipt.model_dump()))
         return 0
     if resume:
         return _print_receipts(every.resume(stops_within_s=stops_within_s), as_json)

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hermes_worker.features.retention.erasure_schema import ErasureObject, ErasureWork, ForetoldErasure
+from hermes_worker.features.retention.erasure_schema import (
+    ErasureObject,
+    ErasureReceiptObject,
+    ErasureWork,
+    ForetoldErasure,
+)
 from hermes_worker.features.retention.schema import HoldView, PrunedPlace, PruneObject
 from hermes_worker.operation import ApiRequest, build_get, build_post, make_reader, read_nothing
 
@@ -79,12 +84,12 @@ def work_on_erasure(receipt_id: str, *, stop: bool = False, tenant: str | None =
     return replace(asked, params={"tenant": tenant})
 
 
-def erasure_receipts(*, tenant: str | None = None) -> ApiRequest[list[dict[str, Any]]]:
+def erasure_receipts(*, tenant: str | None = None) -> ApiRequest[list[ErasureReceiptObject]]:
     """The receipts of the tenant's erasures, oldest first."""
-    return build_get("/v1/erasure-receipts", make_reader(list[dict[str, Any]], "data"), tenant=tenant)
+    return build_get("/v1/erasure-receipts", make_reader(list[ErasureReceiptObject], "data"), tenant=tenant)
 
 
-def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest[dict[str, Any]]:
+def erasure_receipt(receipt_id: str, *, tenant: str | None = None) -> ApiRequest[ErasureReceiptObject]:
     """A receipt, after the server verified its signature."""
-    read, names = make_reader(dict[str, Any]), {"receipt_id": receipt_id}
+    read, names = make_reader(ErasureReceiptObject), {"receipt_id": receipt_id}
     return build_get("/v1/erasure-receipts/{receipt_id}", read, names, tenant=tenant)

@@ -44,7 +44,7 @@ class WireProvider(ABC, Generic[_Dialect]):
         self._close()
 
     def ask(self, request: ModelRequest, *, on_delta: OnDelta, abort: Abort) -> ModelReply:
-        """See ``Provider``. A refusal that only concerns how we ask is answered inside, by asking differently."""
+        """Ask the model (``Provider.ask``). A refusal that only concerns how we ask makes it ask differently."""
         fitted = fit_tools(tuple(request.tools))
 
         def attempt(dialect: _Dialect, line: Line) -> ModelReply:

@@ -117,15 +117,10 @@ class EndedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """The output of a worker's collection for a firing, with what the decision about it may read."""
+class _LockedJob:
+    """A job whose row is locked, with what a decision about it may read."""
 
     row: JobRow
-    state: ExecutionState
-    document: str | None
-    """JSON, as the worker left it; ``None`` when it left nothing."""
-    remark: str | None
-    slot: float
     now: float
     connection: Connection
 
@@ -134,7 +129,19 @@ class Collected:
         return load_latest_answer(self.connection, self.row.tenant, job_id)
 
     def load_use_since(self, at: float) -> DayUse:
+        """Load what the job's runs used that were started since ``at`` (epoch seconds)."""
         return load_use_since(self.connection, self.row.pk, at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected(_LockedJob):
+    """The output of a worker's collection for a firing, with what the decision about it may read."""
+
+    state: ExecutionState
+    document: str | None
+    """JSON, as the worker left it; ``None`` when it left nothing."""
+    remark: str | None
+    slot: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,22 +180,11 @@ class JobAfter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DueJob:
+class DueJob(_LockedJob):
     """A locked due job, with what the decision may read."""
 
-    row: JobRow
-    now: float
     running: int
     waiting: int
-    connection: Connection
-
-    def load_use_since(self, at: float) -> DayUse:
-        """Load what the job's runs used that were started since ``at`` (epoch seconds)."""
-        return load_use_since(self.connection, self.row.pk, at)
-
-    def load_latest_answer(self, job_id: str) -> str | None:
-        """Load the latest answer of a job of the same tenant; ``None`` when none of its runs had one."""
-        return load_latest_answer(self.connection, self.row.tenant, job_id)
 
     def was_blocked_since(self, at: float) -> bool:
         """Whether a slot since ``at`` was blocked by the budget."""
@@ -304,14 +300,6 @@ def to_job_rows_at(result: sa.Result[Any]) -> tuple[list[JobRow], float]:
     found = [dict(each) for each in result.mappings()]
     times = [float(each.pop("now")) for each in found]
     return [JobRow(**each) for each in found], max(times, default=0.0)
-
-
-_OPEN = (
-    sa.select(firings.c.job_pk, firings.c.is_waiting)
-    .outerjoin(runs, runs.c.pk == firings.c.run_pk)
-    .where(firings.c.job_pk.in_(sa.bindparam("job_pks", expanding=True)), IS_OPEN)
-    .where(sa.or_(firings.c.run_pk.is_(None), runs.c.exit_reason.is_(None)))
-)
 
 
 def count_open_runs(connection: Connection, job_pks: Sequence[int]) -> dict[int, tuple[int, int]]:

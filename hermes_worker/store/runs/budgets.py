@@ -46,7 +46,7 @@ class Charge:
 
 
 class _Part(NamedTuple):
-    """One of two statements, and the parameters that it takes."""
+    """A part of the charge: one statement, and the parameters that it takes."""
 
     statement: sa.Insert | sa.Update
     takes: type[Mapping[str, object]]

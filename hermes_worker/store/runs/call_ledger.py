@@ -93,7 +93,7 @@ class RecordedRequest:
 
     @property
     def about(self) -> str:
-        """Its arguments in words, not redacted."""
+        """The arguments of the call in words, not redacted."""
         function = self.request.get("function")
         ran_with = self.row.changed_arguments or (find_written_arguments(function, self.row.name) if function else "")
         return describe_call(self.row.name, ran_with) if ran_with else ""

@@ -73,8 +73,6 @@ class MessageSearch:
     """Search in this session only: in all of it, indexed or not."""
     without_sessions: frozenset[int] = frozenset()
     """Row ids of sessions that are left out."""
-    without_sources: frozenset[str] = frozenset()
-    """Kinds of sources whose sessions are left out."""
     principal: str | None = None
     """Search only in sessions all of whose runs this principal submitted."""
     has_children: bool = False
@@ -172,9 +170,6 @@ class Search(SourceRows):
         found: list[sa.ColumnElement[bool]] = [is_of_tenant(self.tenant, sessions)]
         if wanted.without_sessions:
             found.append(sessions.c.pk.not_in(sorted(wanted.without_sessions)))
-        for source in sorted(wanted.without_sources):
-            is_from = sa.or_(sessions.c.source == source, sessions.c.source.startswith(f"{source}:", autoescape=True))
-            found.append(sa.or_(sessions.c.source.is_(None), sa.not_(is_from)))
         if wanted.principal is not None and wanted.session is None:
             found += build_owner_conditions(wanted.principal)
         if not wanted.has_children and wanted.session is None:

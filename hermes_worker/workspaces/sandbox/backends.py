@@ -177,7 +177,7 @@ class Sandbox:
         return shown
 
     def with_limits(self, limits: CommandLimits) -> Sandbox:
-        """The same sandbox with other limits of its commands."""
+        """Return a copy of the sandbox whose commands have these limits."""
         limited = self._with_policies(replace(self._policy, limits=limits), replace(self._guests, limits=limits))
         limited._standing = self._standing
         return limited

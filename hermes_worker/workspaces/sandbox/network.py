@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hermes_worker.core.principals import DEFAULT_TENANT
-from hermes_worker.net.urls import HttpUrl, UnsafeUrl, UrlPolicy, parse_http_url
+from hermes_worker.net.urls import HttpUrl, UnsafeUrl, parse_http_url
 
 
 class Network(StrEnum):
@@ -143,16 +143,16 @@ PROXY_VARIABLES: Mapping[str, str] = MappingProxyType(
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^\s:/?#@\[\]]{1,253}):([0-9]{1,5})")
 
 
-def parse_tunnel_target(authority: str, egress: EgressRules, policy: UrlPolicy) -> HttpUrl:
+def parse_tunnel_target(authority: str, egress: EgressRules) -> HttpUrl:
     """The target of ``CONNECT authority``, before its name is resolved. Raises ``UnsafeUrl``."""
     if _AUTHORITY.fullmatch(authority) is None:
         raise UnsafeUrl("CONNECT needs a host and a port, such as example.org:443.")
-    return _require_allowed(parse_http_url(f"https://{authority}/", policy), egress)
+    return _require_allowed(parse_http_url(f"https://{authority}/"), egress)
 
 
-def parse_plain_target(url: str, egress: EgressRules, policy: UrlPolicy) -> HttpUrl:
+def parse_plain_target(url: str, egress: EgressRules) -> HttpUrl:
     """The target of a request for ``url``, before its name is resolved. Raises ``UnsafeUrl``."""
-    target = parse_http_url(url, policy)
+    target = parse_http_url(url)
     if target.scheme != "http":
         raise UnsafeUrl("An https URL is fetched through CONNECT.")
     return _require_allowed(target, egress)

@@ -209,10 +209,10 @@ class CommandProxySocket:
         """The target of a request. Raises ``UnsafeUrl``, ``_BadRequest``."""
         named = request.target.decode("ascii")
         if request.method == b"CONNECT":
-            return parse_tunnel_target(named, self._egress, self._proxy.policy)
+            return parse_tunnel_target(named, self._egress)
         if "://" not in named:
             raise _BadRequest("This is a proxy; the only way to the network from here is to ask it for a whole URL.")
-        return parse_plain_target(named, self._egress, self._proxy.policy)
+        return parse_plain_target(named, self._egress)
 
     async def resolve_and_judge(self, target: HttpUrl, lookups: asyncio.Semaphore) -> tuple[str, ...]:
         """The addresses to connect to. Raises ``UnsafeUrl``, ``_Unreachable``."""

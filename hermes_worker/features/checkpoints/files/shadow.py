@@ -100,15 +100,13 @@ class ShadowStore:
         self._trees = FileTrees(self._objects)
         self._references = directory / "refs" / "checkpoints"
 
-    def keep_checkpoint(
-        self, moment: Moment, *, should_stop: Callable[[], bool] = lambda: False, is_forced: bool = False
-    ) -> Checkpoint | None:
+    def keep_checkpoint(self, moment: Moment, *, should_stop: Callable[[], bool] = lambda: False) -> Checkpoint | None:
         """Make a checkpoint, unless the moment's iteration has one already, or nothing changed since the last one.
         Raises ``NotKept``.
         """
         try:
             with self._lock(should_stop):
-                return self._record_now(moment, should_stop) if is_forced else self._keep_locked(moment, should_stop)
+                return self._keep_locked(moment, should_stop)
         except (NotScanned, StoreDamaged) as error:
             raise NotKept(str(error)) from error
         except OSError as error:
