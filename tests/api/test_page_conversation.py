@@ -134,6 +134,25 @@ def test_what_is_said_in_a_session_is_seen_there(api: Served, store: Store, visi
     assert page.url.endswith(f"/sessions/{first}"), "one stays where one is"
 
 
+def test_a_call_that_waits_for_children_stands_once_in_its_session_and_its_run_is_stopped_there(
+    api: Served,
+    store: Store,
+    visit: Visit,  # noqa: F811
+) -> None:
+    run_id = api.submit(input="Ask two others.")
+    store.ask_tools(run_id, ask_calls(("delegate_task", {"goal": "look"})))
+    store.delegate(run_id, 2)
+    page = visit().page
+    page.goto(f"{api.url}/#/sessions/{run_id}")
+    calls = page.get_by_label("The conversation").locator(".call", has_text="delegate_task")
+    calls.filter(has_text="running").wait_for()  # by its events, and not by its row alone
+    assert calls.count() == 1
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
+    until(lambda: store.status(run_id).value == "cancelled", "the end")
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
+
+
 def test_a_timeline_shows_who_was_waited_for_and_opens_it(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
     run_id = waiting(store)
     Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="ann")
