@@ -67,6 +67,7 @@ def build_wait_object(view: WaitView, source: str) -> WaitObject:
         created_at=view.opened_at,
         expires_at=view.expires_at,
         command=_read_command(view.request),
+        directory=_read_text(view.request, "directory"),
         description=_read_text(view.request, "description"),
         pattern_key=view.request.get("pattern_key"),
         pattern_keys=list(read_pattern_keys(view.request)),

@@ -262,6 +262,14 @@ def test_a_question_says_why_it_is_asked() -> None:
     assert state.sure == "allow it once (deletes): rm x?"
 
 
+def test_a_question_says_in_which_directory_its_command_would_run() -> None:
+    told = {"id": 7, "run_id": "run_a", "command": "rm x", "description": "deletes", "choices": []}
+    for directory, shown in (("/srv/shop", "/srv/shop"), (f"/srv/{'x' * 50}/shop", f"…{'x' * 35}/shop")):
+        questions = parse_questions(waiting(**told, directory=directory), NOW)
+        state, _ = press_key(at("wait 7", replace(FLEET, questions=questions)), "a")
+        assert state.sure == f"allow it once (deletes, in {shown}): rm x?"
+
+
 @pytest.mark.parametrize(
     ("asked", "room", "is_shown"),
     [("rm -rf build", 12, True), ("rm -rf build", 11, False), ("x" * 2_000, 9_999, True), ("x" * 2_001, 9_999, False)],

@@ -16,6 +16,7 @@ from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.results import build_error_result
+from hermes_worker.agent.tools.terminal import find_command_folder
 from hermes_worker.core import guardrails
 from hermes_worker.core.auxiliary import AnsweredConsultation
 from hermes_worker.core.delegation import DELEGATE_TOOL
@@ -41,6 +42,7 @@ from hermes_worker.safety.approvals import (
     find_dangers,
 )
 from hermes_worker.safety.dangers import CODE_FLAG
+from hermes_worker.safety.destruction import describe_unkept
 from hermes_worker.safety.reading import is_reading
 from hermes_worker.store.rewinds import CALLS_MAX, RewoundPart
 from hermes_worker.store.runs.calls import CallClaim
@@ -188,9 +190,11 @@ def wait_for_permission(call: GateContext) -> ToolResult | None:
         if call.judged is None:
             return ToolResult(text="", consultation=build_verdict_consultation(command, decision))
         decision = apply_verdict(decision, read_verdict(call.judged, command, decision))
+    if isinstance(decision, Ask) and call.parts.rules.checkpoints is not None:
+        decision = decision.add_remark(describe_unkept(command))
     if isinstance(decision, Deny):
         log.info("command.blocked", tool=call.tool.spec.name)
-    return _build_decision_result(decision, command, call.arguments, expires_s)
+    return _build_decision_result(call, decision, command, expires_s)
 
 
 GATES: tuple[CallGate, ...] = (
@@ -233,7 +237,7 @@ def _wait_for_asked_call(call: GateContext, policy: ApprovalPolicy) -> ToolResul
     needed = spec.parameters.get("required", ())
     texts = (f"{name}: {value}" for name, value in arguments.items() if name not in needed)
     command = "\n".join((" ".join((spec.name, *(str(arguments[name]) for name in needed))), *texts))
-    return _build_decision_result(decision, command, arguments, terms.approval_s or rules.timeout_s)
+    return _build_decision_result(call, decision, command, terms.approval_s or rules.timeout_s)
 
 
 def _ask_whatever_allows_it(
@@ -245,11 +249,11 @@ def _ask_whatever_allows_it(
     decision: Decision = question
     if nobody or rules.narrow_policy(rules.build_session_policy({}), terms).unattended is UnattendedMode.DENY:
         decision = Deny(reason=refusal)
-    return _build_decision_result(decision, command, call.arguments, terms.approval_s or rules.timeout_s or most_s)
+    return _build_decision_result(call, decision, command, terms.approval_s or rules.timeout_s or most_s)
 
 
 def _build_decision_result(
-    decision: Decision, command: str, arguments: Mapping[str, Any], expires_s: float | None
+    call: GateContext, decision: Decision, command: str, expires_s: float | None
 ) -> ToolResult | None:
     """The result that the model or a person gets in place of the call; ``None`` when it may run."""
     match decision:
@@ -263,8 +267,10 @@ def _build_decision_result(
                 "description": decision.description,
                 "pattern_key": decision.pattern_keys[0],
                 "pattern_keys": decision.pattern_keys,
-                "arguments": dump_canonical_json(dict(arguments)),
+                "arguments": dump_canonical_json(dict(call.arguments)),
             }
+            if _read_command(call.tool, call.arguments) is not None:
+                request["directory"] = find_command_folder(call.arguments, call.context)
             choices = [choice.value for choice in decision.choices]
             question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
             return ToolResult(text="", question=question)
