@@ -462,7 +462,8 @@ def test_a_question_is_read_in_the_order_in_which_one_decides(api: Served, store
         text = page.locator("main").inner_text()
         order = [
             "Push it and deploy it.", "Allow this?", "Why it is asked: force push", "In: /srv/shop",
-            "git push --force origin main", "2 dangers", "recursive delete", "On no, it does not run", "Allow once", "Deny",
+            "git push --force origin main", "2 dangers", "recursive delete", "On no, it does not run",
+            "Allow once", "Deny",
         ]  # fmt: skip
         begin = text.index(order[0])
         found = [begin]
