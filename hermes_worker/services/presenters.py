@@ -36,6 +36,7 @@ def build_entry_object(found: RecordedRequest) -> LedgerEntryObject:
         claimed_at=entry.claimed_at,
         settled_at=entry.settled_at,
         worker=entry.worker,
+        denied=bool(entry.is_denied),
         about=redact_code(found.about)[:ABOUT_CHARS_MAX],
     )
 

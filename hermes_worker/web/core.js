@@ -273,6 +273,9 @@ const KINDS = {
 /** Whether a delivery is not tried again until somebody asks for it. */
 export const isLost = (delivery) => ["failed", "abandoned"].includes(delivery.state);
 
+/** A call in a word: one that was denied is no failure. */
+export const wordOf = (call) => (call.denied ? "denied" : call.status);
+
 export const kindOf = (status) => KINDS[status] ?? "";
 
 export function State({ of }) {

@@ -1,5 +1,5 @@
 // Conversations: the list, one of them as it goes on, and the next thing to say in it.
-import { Ago, ask, brief, Danger, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible } from "./core.js";
+import { Ago, ask, brief, Danger, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible, wordOf } from "./core.js";
 import { usePoll } from "./live.js";
 import { Conversation } from "./conversation.js";
 import { Named } from "./finding.js";
@@ -158,7 +158,7 @@ export function itemsOf(messages, runs, calls, decisions) {
     else if (text || message.reasoning_content || message.reasoning || !message.tool_calls?.length) items.push({ kind: "agent", at, text, thought: message.reasoning_content ?? message.reasoning ?? "", message });
     for (const [position, call] of (message.tool_calls ?? []).entries()) {
       const row = rows.get(`${message.id} ${position}`), tool = call.function?.name;
-      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: row?.about ?? message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row?.status ?? "",
+      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: row?.about ?? message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row ? wordOf(row) : "",
         took: row?.claimed_at && row?.settled_at ? row.settled_at - row.claimed_at : 0 };
       items.push(item);
       open.set(call.id, item);

@@ -114,6 +114,7 @@ def test_a_session_reads_as_a_conversation(api: Served, store: Store, visit: Vis
     asked.get_by_text("recursive delete", exact=True).wait_for()
     asked.get_by_role("button", name="Deny").click()
     talk.locator(".asked", has_text="chose").wait_for()
+    talk.locator(".call > summary", has_text="denied").wait_for()
     until(lambda: store.status(second).value != "waiting_for_approval", "the answer")
 
 

@@ -202,6 +202,17 @@ def test_what_waits_is_answered_by_its_number_and_stands_in_the_history(hermes: 
     assert question not in shown
 
 
+def test_a_denied_call_is_called_so_and_no_failure(hermes: CommandLine, store: Store) -> None:
+    run_id = asked(store)
+    [line] = documents(hermes("approvals", "list", "--json"))
+    assert hermes("approvals", "answer", str(line["id"]), "deny").code == 0
+    [call] = documents(hermes("runs", "calls", run_id, "--json"))
+    assert call["denied"] is True
+    for words in (["calls", run_id], ["calls", run_id, call["call"]], ["show", run_id]):
+        shown = hermes("runs", *words).out
+        assert "denied" in shown and "failed" not in shown, shown
+
+
 @pytest.mark.parametrize("verb", [["approvals", "answer"], ["runs", "approve"]])
 def test_a_call_is_allowed_with_other_arguments_and_the_history_names_what_ran(
     hermes: CommandLine, store: Store, tmp_path: Path, verb: list[str]
