@@ -574,6 +574,29 @@ def test_two_runs_show_what_differs_side_by_side(api: Served, store: Store, visi
     phone.page.wait_for_function(labels)
 
 
+def test_a_run_of_a_later_turn_and_its_fork_are_counted_as_the_terminal_counts_them(
+    api: Served,
+    store: Store,
+    visit: Visit,  # noqa: F811
+) -> None:
+    earlier = api.submit(input="Hello")
+    store.answer(earlier, ModelReply(text="Good morning."))
+    run_id = api.submit(input="Count the files", session_id=earlier)
+    store.ask_tools(run_id, ask_calls(("terminal", {"command": "pwd"})))
+    store.settle(run_id, 0, "/work")
+    store.answer(run_id, ModelReply(text="four"))
+    fork = api.http.post(f"/v1/runs/{run_id}/fork", json={"at": 1}).json()["run_id"]
+    store.answer(fork, ModelReply(text="six"))
+    told = api.http.get(f"/v1/runs/{run_id}/comparison", params={"with": fork}).json()
+    assert (told["differs_at"], told["steps"], told["other_steps"]) == (2, 2, 2)
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"compare/{run_id}/{fork}", "Compare")
+    page.get_by_label("What differs").get_by_text("1 of 2 steps are alike").wait_for()
+    assert "Step 2" in page.get_by_label("What differs").locator(".step").inner_text()
+    assert page.get_by_role("row", name="Steps").locator("td").all_inner_texts() == ["2", "2"]
+
+
 def test_what_people_type_is_shown_as_they_typed_it(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
     typed = "# Not a heading\n* not *a* list, __init__ and `x`\n    see https://example.org/a_b_(c)."
     visitor = visit()
