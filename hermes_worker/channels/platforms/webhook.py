@@ -99,8 +99,8 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
         return Receipt(message_id=read_id(answer.get("id")) or None)
-    # Of a server that failed the first words say why; whoever keeps the failure redacts them. The pages of other answers
-    # are not repeated: an address that was written wrong may belong to anybody.
+    # The first words of a server that failed say why; whoever keeps the failure redacts them. The pages of other
+    # answers are not repeated: an address that was written wrong may belong to anybody.
     said = response.body[:_SAID_BYTES_MAX].decode("utf-8", "replace") if response.status >= _SERVER_FAILED else ""
     return failure(response, said)
 
