@@ -226,7 +226,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
     chosen = [one for one in ended if reason is None or one.end_reason == reason]
     if not yes:
         print_list(chosen, None, _SESSIONS)
-        click.echo(f"{len(chosen)} sessions would be deleted; --yes deletes them", err=True)
+        click.echo(f"would delete {format_count(len(chosen), 'session')}; --yes does it", err=True)
         return
     kept = 0
     for one in chosen:
@@ -237,7 +237,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
         except HermesError as error:
             kept += 1
             click.echo(f"{one.id} stays: {strip_controls(str(error))}", err=True)
-    click.echo(f"deleted {len(chosen) - kept} of {len(chosen)} sessions")
+    click.echo(f"deleted {len(chosen) - kept} of {format_count(len(chosen), 'session')}")
 
 
 @sessions.command("delete")
@@ -251,7 +251,9 @@ def delete(home: Path | None, session: str, yes: bool) -> None:
     found = backend.find(session)
     if not yes:
         named = strip_controls(found.title or "without a title")
-        click.confirm(f"Delete {found.id} ({named}, {found.message_count} messages)?", abort=True, err=True)
+        click.confirm(
+            f"Delete {found.id} ({named}, {format_count(found.message_count, 'message')})?", abort=True, err=True
+        )
     backend.client.remove_session(found.id)
     click.echo(f"deleted {found.id}")
 

@@ -1,5 +1,5 @@
 // Conversations: the list, one of them as it goes on, and the next thing to say in it.
-import { Ago, ask, brief, Danger, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible, wordOf } from "./core.js";
+import { Ago, ask, brief, counted, Danger, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible, wordOf } from "./core.js";
 import { usePoll } from "./live.js";
 import { Conversation } from "./conversation.js";
 import { Named } from "./finding.js";
@@ -247,7 +247,7 @@ export function Session({ id, query }) {
       <button onClick=${() => change({ archived: !session?.archived_at })}>${session?.archived_at ? "Bring back" : "Put away"}</button>`}${data && html`<button onClick=${() => save(`${id}.jsonl`, `${JSON.stringify({ ...session, messages: data.messages })}\n`)}>Export</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
     <${Notice} error=${error ?? refusal ?? failure} />
     ${naming !== null && html`<form class="row" onSubmit=${(event) => { event.preventDefault(); change({ title: naming }); setNaming(null); }}><input class="grow" aria-label="Title" maxlength="80" value=${naming} onInput=${(event) => setNaming(event.target.value)} /><button class="main">Save</button><button type="button" onClick=${() => setNaming(null)}>Leave it</button></form>`}
-    <section class="panel">${session && html`<header><span class="soft">${number(session.message_count)} messages, ${number(session.tool_call_count)} calls, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
+    <section class="panel">${session && html`<header><span class="soft">${counted(session.message_count, "message")}, ${counted(session.tool_call_count, "call")}, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
       ${atWork && html`<span class="grow"></span><a href=${to("runs", atWork.run_id)}>The run at work</a>${may("runs:write") && html`<${Danger} label="Stop" title="Stop this run?" act=${stop}><p>The run, and all that it caused, is asked to stop.</p></${Danger}>`}`}</header>`}
       <${Conversation} items=${[...shown, ...waiting]} draft=${atWork && story.draft} thought=${atWork && story.thought} opened=${opened.current} waits=${data?.waits} again=${again} kids=${data?.kids} tools=${tools} goTo=${goTo} label="The conversation" /></section>
     ${may("runs:write") && session && html`<${Say} session=${id} said=${again} />`}`;

@@ -1,5 +1,5 @@
 // The tree that a run is in, against time, and the calls of one run with their attempts.
-import { ask, brief, clock, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible, wordOf } from "./core.js";
+import { ask, brief, clock, counted, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible, wordOf } from "./core.js";
 import { CallTexts } from "./conversation.js";
 import { Graph } from "./graph.js";
 import { usePoll } from "./live.js";
@@ -35,7 +35,7 @@ export function Tree({ id, data, error }) {
   const nodes = inOrder(data.data), now = Date.now() / 1000;
   const first = nodes.reduce((least, node) => Math.min(least, node.run.created_at), Infinity);
   const width = nodes.reduce((most, node) => Math.max(most, (node.run.finished_at ?? now) - first), 0.001);
-  return html`<section class="panel"><header><h2>Tree</h2><span class="soft">${number(data.total)} runs in ${span(width)}${data.total > nodes.length ? `, the first ${number(nodes.length)} are listed` : ""}</span></header>
+  return html`<section class="panel"><header><h2>Tree</h2><span class="soft">${counted(data.total, "run")} in ${span(width)}${data.total > nodes.length ? `, the first ${number(nodes.length)} are listed` : ""}</span></header>
     <${Graph} nodes=${nodes} id=${id} />
     <${LongTable} rows=${nodes} columns="5" label="The tree of this run" head=${html`<tr><th>Run</th><th>Status</th><th>When</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`}
       row=${({ run, level, background, parent_call: call }, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>

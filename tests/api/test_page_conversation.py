@@ -444,7 +444,7 @@ def test_a_replay_shows_its_runs_beside_their_originals(api: Served, store: Stor
     visitor.open("replays", "Replays")
     page.get_by_role("link", name="nightly.1").click()
     found = page.get_by_label("A replay", exact=True)
-    found.get_by_text("1 runs, 0 differ").wait_for()
+    found.get_by_text("1 run, 0 differ").wait_for()
     assert "exact: good" in found.inner_text()
     found.get_by_role("link", name="Count the orders").click()
     page.get_by_role("heading", name="Compare").wait_for()

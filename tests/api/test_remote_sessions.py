@@ -198,12 +198,12 @@ def test_sessions_that_ended_are_pruned(way: str, request: pytest.FixtureRequest
     its.change(archived, SessionChanges(end_reason="done", is_archived=True))
 
     shown = line.inline("sessions", "prune", "--older-than", "0")
-    assert "1 sessions would be deleted" in shown.err
+    assert "would delete 1 session;" in shown.err
     assert line.inline("sessions", "prune", "--older-than", "1", "--yes").out == "deleted 0 of 0 sessions\n"
     assert line.inline("sessions", "prune", "--older-than", "0", "--reason", "other", "--yes").out.startswith(
         "deleted 0"
     )
-    assert line.inline("sessions", "prune", "--older-than", "0", "--yes").out == "deleted 1 of 1 sessions\n"
+    assert line.inline("sessions", "prune", "--older-than", "0", "--yes").out == "deleted 1 of 1 session\n"
     assert {view.label.id for view in its.list_page(SessionPage())} == {going_on}
     assert line.inline("sessions", "archive", archived, "--undo").code == 0
     assert {view.label.id for view in its.list_page(SessionPage())} == {going_on, archived}

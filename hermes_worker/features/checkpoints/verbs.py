@@ -73,7 +73,7 @@ def diff(home: Path | None, run_id: str, checkpoint: str | None, as_json: bool) 
         return
     click.echo(strip_controls(found.text), nl=False)
     if found.is_cut:
-        click.echo(f"{found.files_total} files differ, and not all of that is shown", err=True)
+        click.echo(f"not all of the {format_count(found.files_total, 'file')} that differ is shown", err=True)
 
 
 @click.command(epilog="Example: hermes-worker runs restore run_0123... 4f1a2b --file src")
