@@ -29,7 +29,9 @@ pytestmark = [
 Visit = Callable[..., PageVisitor]
 MARKDOWN = {
     "# One": "h3=One",
-    "### Three ###": "h5=Three",
+    "### Three ###": "h3=Three",
+    "## A\n### B\n## C\n##### D": "h3=A h4=B h3=C h4=D",
+    "### A\n# B\n> ### D": "h3=A h3=B blockquote=D h4=D",
     "a **bold** and *it* and ~~gone~~ `code`": "strong=bold em=it del=gone code=code",
     "snake_case_name and 2 * 3 * 4": "",
     "**unclosed and *also": "",
@@ -72,7 +74,7 @@ def test_markdown_becomes_elements_and_nothing_else_does(visit: Visit) -> None: 
     drawn = page.locator("#drawn section")
     for number, (text, wanted) in enumerate(MARKDOWN.items()):
         assert " ".join(drawn.nth(number).evaluate(_ELEMENTS, _SHOWN)) == wanted, text
-    assert "snake_case_name and 2 * 3 * 4" in drawn.nth(3).inner_text()
+    assert "snake_case_name and 2 * 3 * 4" in drawn.nth(5).inner_text()
     assert "<b>bold</b> <script>1</script> &lt;" in drawn.last.inner_text()
     for link in page.locator("#drawn a").all():
         assert (link.get_attribute("target"), link.get_attribute("rel")) == ("_blank", "noopener noreferrer nofollow")
