@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from hermes_worker.cli.api_connection import connect_api
-from hermes_worker.cli.layout import format_age, format_count, format_field, format_moment, render_table
+from hermes_worker.cli.layout import format_age, format_count, format_field, format_moment, format_tokens, render_table
 from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend
@@ -68,6 +68,8 @@ def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> 
             value = format_moment(found[name]) if name == "last_active" else format_field(name, found[name])
             if value != "-":
                 click.echo(f"{name.ljust(width)}  {strip_controls(value)}")
+        cached = found.cache_read_tokens + found.cache_write_tokens
+        click.echo(f"{'usage'.ljust(width)}  {format_tokens(found.input_tokens, cached, found.output_tokens)}")
     for message in backend.client.messages(found.id) if has_messages else ():
         click.echo(json.dumps(message.model_dump()) if as_json else _render_message(message))
 
@@ -289,7 +291,7 @@ _SHOWN = (
         "archived_at",
         "is_at_work",
     ),
-    *("message_count", "tool_call_count", "api_call_count", "input_tokens", "output_tokens", "cache_read_tokens"),
+    *("message_count", "tool_call_count", "api_call_count", "cache_read_tokens"),
     *("estimated_cost_usd", "parent_session_id", "preview"),
 )
 

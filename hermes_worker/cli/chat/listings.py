@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hermes_worker.cli.chat.line_parser import SlashVerb, render_help
-from hermes_worker.cli.layout import format_age, format_count, format_moment, parse_moment
+from hermes_worker.cli.layout import format_age, format_count, format_moment, format_tokens, parse_moment
 from hermes_worker.cli.top.fleet import render_tree
 from hermes_worker.cli.wording import flatten_text, render_question
 from hermes_worker.core.pricing import CostStatus, format_cost
@@ -75,11 +75,12 @@ def _render_status(place: ListingScope) -> list[str]:
 
 def _render_usage(client: HermesClient, session_id: str) -> list[str]:
     session = client.session(session_id)
+    cached = session.cache_read_tokens + session.cache_write_tokens
     return [
         f"{format_count(session.api_call_count, 'model call')}, {format_count(session.tool_call_count, 'tool call')}, "
         f"{format_count(session.message_count, 'message')}",
-        f"{session.input_tokens:,} tokens in (and {session.cache_read_tokens:,} from a cache), "
-        f"{session.output_tokens:,} out",
+        format_tokens(session.input_tokens, cached, session.output_tokens)
+        + (f", {cached:,} of them from or to a cache" if cached else ""),
         format_cost(session.estimated_cost_usd, CostStatus.UNKNOWN if session.has_unknown_cost else None),
     ]
 
