@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from hermes_worker.cli.copies import describe_copy
+from hermes_worker.cli.layout import format_count
 from hermes_worker.cli.options import common, format_home_option, load_client_settings
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.archives import DATABASE, RESTORING, make_staging, put_in_place, unpack, write_archive
@@ -49,7 +50,7 @@ def backup(home: Path | None, archive: Path, without_workspaces: bool, force: bo
         click.echo(json.dumps({"archive": str(target), **asdict(found)}))
         return
     note = f"; {found.left_out} links and special files were left out" if found.left_out else ""
-    click.echo(f"{target}: {found.files} files, {found.bytes:,} bytes{note}")
+    click.echo(f"{target}: {format_count(found.files, 'file')}, {format_count(found.bytes, 'byte')}{note}")
 
 
 @click.command(

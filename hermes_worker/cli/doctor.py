@@ -415,13 +415,18 @@ def _check_workers(settings: Settings, database: Database) -> tuple[Grade, str]:
 
     alive = Workers(database).list_alive()
     owed = Deliveries(database).list(limit=1, state=DeliveryState.PENDING)
-    if not alive and settings.broker.url is None and find_running_stack(settings.home) is None:
+    stack = find_running_stack(settings.home)
+    if not alive and settings.broker.url is None and stack is None:
         return Grade.NOTE, "none; start them with 'hermes-worker up'"
     queues = _list_queues(alive)
     found = f"{len(alive)} alive, consuming {', '.join(sorted(queues))}"
     missing = [queue.value for queue in STANDING_QUEUES if queue.value not in queues]
     if [queue for queue in missing if queue != QueueName.DELIVERY or owed]:
         start = f"start one with 'hermes-worker start worker --queues {','.join(missing)}'"
+        if stack is not None and settings.broker.url is None:
+            start = (
+                f"the one of 'hermes-worker {stack.command}' (pid {stack.pid}) hangs or has ended: 'down', then 'up'"
+            )
         return Grade.BROKEN, f"{len(alive)} alive, and none consumes {' or '.join(missing)}; {start}"
     if missing:
         return Grade.NOTE, f"{found}; none consumes delivery, so no answer is sent anywhere"
@@ -531,6 +536,10 @@ def _check_model(settings: Settings) -> tuple[Grade, str]:
     from hermes_worker.models.build import find_wire_and_endpoint
     from hermes_worker.models.catalog import list_wire_rows
 
+    stack = find_running_stack(settings.home)
+    if stack is not None and stack.model != describe_model(settings):
+        runs = f"'hermes-worker {stack.command}' runs with another one: {stack.model}"
+        return Grade.NOTE, f"not asked: the settings here say {describe_model(settings)}, and {runs}"
     if settings.model.is_scripted:
         return Grade.NOTE, describe_model(settings)
     try:

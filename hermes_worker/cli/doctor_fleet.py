@@ -8,6 +8,7 @@ from contextlib import closing
 from functools import wraps
 
 from hermes_worker.cli.doctor_findings import Grade
+from hermes_worker.cli.layout import format_count
 from hermes_worker.core.errors import HermesError
 from hermes_worker.local.paths import find_running_stack, has_no_rows
 from hermes_worker.settings import Settings
@@ -55,9 +56,8 @@ def check_queues(settings: Settings, database: Database) -> tuple[Grade, str]:
     if not due:
         return Grade.OK, "nothing waits"
     oldest = max(due, key=lambda each: each.oldest_age_s)
-    waits = (
-        f"{sum(each.due for each in due)} steps wait, the oldest for {oldest.oldest_age_s:.0f} s in {oldest.queue!r}"
-    )
+    count = format_count(sum(each.due for each in due), "step")
+    waits = f"{count} due, the oldest waits for {oldest.oldest_age_s:.0f} s in {oldest.queue!r}"
     if oldest.oldest_age_s <= _WAITS_S_NOTED:
         return Grade.OK, waits
     if _is_down(settings):

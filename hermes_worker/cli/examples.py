@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import hermes_worker
+from hermes_worker.cli.layout import format_count
 from hermes_worker.cli.options import TEXT, suggest_word
 from hermes_worker.cli.server import refuse_server_options
 from hermes_worker.core.errors import ConfigurationError
@@ -38,7 +39,7 @@ def copy_example(directory: Path, example: str | None) -> int:
     if directory.exists() and any(directory.iterdir()):
         raise ConfigurationError(f"{str(directory)!r} is not empty; name a directory that does not exist")
     copied = _copy_files(source / example, directory)
-    click.echo(f"Copied {len(copied)} files.\n\nNext: cd {directory}   then: less README.md")
+    click.echo(f"Copied {format_count(len(copied), 'file')}.\n\nNext: cd {directory}   then: less README.md")
     return 0
 
 

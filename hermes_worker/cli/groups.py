@@ -93,6 +93,7 @@ _SYNONYMS: Mapping[str, Sequence[str]] = MappingProxyType(
         "restart": ("up",),
         "rm": ("remove", "delete"),
         "schedule": ("cron",),
+        "slots": ("next", "history"),
         "start": ("up",),
         "stop": ("stop", "down"),
         "tail": ("watch", "logs"),

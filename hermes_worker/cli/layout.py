@@ -71,6 +71,12 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def format_tokens(fresh: int, cached: int, output: int) -> str:
+    """Format the tokens of model calls: what was sent, those read from and written to a cache among it, and what came
+    back."""
+    return f"{fresh + cached:,} tokens in, {output:,} out"
+
+
 def format_field(name: str, value: Any) -> str:
     """Format a field of a document for people. A number named ``..._at``, ``not_before`` or ``slot`` is a time."""
     match value:

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from hermes_worker.cli.copies import find_copy_note
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.layout import format_duration, format_moment
 from hermes_worker.cli.options import common, format_home_option, load_client_settings
-from hermes_worker.cli.stack_words import describe_roles, describe_work
+from hermes_worker.cli.stack_words import describe_roles, describe_silent_workers, describe_work
 from hermes_worker.core.errors import ConfigurationError, HermesError
 from hermes_worker.core.run import OPEN_STATUSES, RunKind
 from hermes_worker.local.background_stack import NoStack, RunningStack, follow_lines, get_log_path, read_log_end
@@ -46,12 +47,12 @@ def status(home: Path | None, as_json: bool) -> int:
     note = find_running_stack(place)
     copied = find_copy_note(settings)
     work: list[str] = []
+    parts = _list_parts(place) if note is not None else []
     if note is None:
         wrong = _find_problem(place)
     else:
-        problem, work = _ask_api(note, settings)
+        problem, work = _ask_api(note, settings, parts)
         wrong = _find_waiting_parts(place) or problem
-    parts = _list_parts(place) if note is not None else []
     if as_json:
         told = {
             "home": str(place),
@@ -109,7 +110,7 @@ def _find_waiting_parts(home: Path) -> str | None:
     return "; ".join(f"{name} waits: {cause}" for name, cause in read_causes(home / "run").items()) or None
 
 
-def _ask_api(note: StackNote, settings: Settings) -> tuple[str | None, list[str]]:
+def _ask_api(note: StackNote, settings: Settings, parts: Sequence[str]) -> tuple[str | None, list[str]]:
     """Ask the stack's API what is wrong with it, and what is at work and asked, in words; nothing where it only talks
     to holders of certificates."""
     from hermes_worker.client import HermesClient
@@ -123,7 +124,8 @@ def _ask_api(note: StackNote, settings: Settings) -> tuple[str | None, list[str]
         with HermesClient(note.api_url, home=settings.home, tls=tls, patience_s=_PATIENCE_S) as client:
             client.health()
             with suppress(HermesError):  # what it does is a courtesy, and no sign of trouble
-                return None, _describe_work(client)
+                silent = describe_silent_workers(parts, (each.queues for each in client.workers()))
+                return silent, _describe_work(client)
             return None, []
     except HermesError as error:
         return f"its API does not do well: {error}", []

@@ -17,7 +17,7 @@ from hermes_worker.cli.children import render_family
 from hermes_worker.cli.entry import EXIT_FAILED
 from hermes_worker.cli.event_notices import Notice
 from hermes_worker.cli.explaining import explain
-from hermes_worker.cli.layout import format_clock, format_duration, format_moment, hide_secrets
+from hermes_worker.cli.layout import format_clock, format_count, format_duration, format_moment, hide_secrets
 from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.listing import add_filter_options, build_filter, list_runs
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
@@ -194,7 +194,7 @@ def _stop_matching(backend: RunBackend, said: dict[str, Any], *, is_dry: bool) -
         if not is_dry:
             backend.client.stop(view.run_id)
         click.echo(f"{view.run_id} {'would be stopped' if is_dry else 'asked to stop'}")
-    click.echo(f"{total} runs", err=True)
+    click.echo(format_count(total, "run"), err=True)
     return 0
 
 

@@ -12,7 +12,14 @@ from typing import Any
 import click
 
 from hermes_worker.cli.event_notices import Notice
-from hermes_worker.cli.layout import format_age, format_clock, format_count, format_duration, hide_secrets
+from hermes_worker.cli.layout import (
+    format_age,
+    format_clock,
+    format_count,
+    format_duration,
+    format_tokens,
+    hide_secrets,
+)
 from hermes_worker.cli.wording import flatten_text as flatten_text
 from hermes_worker.cli.wording import (
     format_about,
@@ -165,7 +172,7 @@ def format_summary(view: RunView, calls: int) -> str:
         f"{colour_status(view.status)}{took}",
         format_count(view.iteration, "model call"),
         format_count(calls, "tool call"),
-        f"{usage.input + usage.cache_read + usage.cache_write:,} tokens in, {usage.output:,} out"
+        format_tokens(usage.input, usage.cache_read + usage.cache_write, usage.output)
         + (" (partly estimated)" if usage.estimated else ""),
     ]
     if usage.refused_attempts:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from hermes_worker.cli.api_connection import connect_api
-from hermes_worker.cli.layout import format_age, format_count, format_field, format_moment, render_table
+from hermes_worker.cli.layout import format_age, format_count, format_field, format_moment, format_tokens, render_table
 from hermes_worker.cli.list_output import ListLayout, add_list_options, print_list
 from hermes_worker.cli.options import TEXT, OneOf, of_tenant, reachable
 from hermes_worker.cli.run_backend import RunBackend
@@ -68,6 +68,8 @@ def show(home: Path | None, session: str, has_messages: bool, as_json: bool) -> 
             value = format_moment(found[name]) if name == "last_active" else format_field(name, found[name])
             if value != "-":
                 click.echo(f"{name.ljust(width)}  {strip_controls(value)}")
+        cached = found.cache_read_tokens + found.cache_write_tokens
+        click.echo(f"{'usage'.ljust(width)}  {format_tokens(found.input_tokens, cached, found.output_tokens)}")
     for message in backend.client.messages(found.id) if has_messages else ():
         click.echo(json.dumps(message.model_dump()) if as_json else _render_message(message))
 
@@ -226,7 +228,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
     chosen = [one for one in ended if reason is None or one.end_reason == reason]
     if not yes:
         print_list(chosen, None, _SESSIONS)
-        click.echo(f"{len(chosen)} sessions would be deleted; --yes deletes them", err=True)
+        click.echo(f"would delete {format_count(len(chosen), 'session')}; --yes does it", err=True)
         return
     kept = 0
     for one in chosen:
@@ -237,7 +239,7 @@ def prune(home: Path | None, days: float, reason: str | None, yes: bool, **filte
         except HermesError as error:
             kept += 1
             click.echo(f"{one.id} stays: {strip_controls(str(error))}", err=True)
-    click.echo(f"deleted {len(chosen) - kept} of {len(chosen)} sessions")
+    click.echo(f"deleted {len(chosen) - kept} of {format_count(len(chosen), 'session')}")
 
 
 @sessions.command("delete")
@@ -251,7 +253,9 @@ def delete(home: Path | None, session: str, yes: bool) -> None:
     found = backend.find(session)
     if not yes:
         named = strip_controls(found.title or "without a title")
-        click.confirm(f"Delete {found.id} ({named}, {found.message_count} messages)?", abort=True, err=True)
+        click.confirm(
+            f"Delete {found.id} ({named}, {format_count(found.message_count, 'message')})?", abort=True, err=True
+        )
     backend.client.remove_session(found.id)
     click.echo(f"deleted {found.id}")
 
@@ -287,7 +291,7 @@ _SHOWN = (
         "archived_at",
         "is_at_work",
     ),
-    *("message_count", "tool_call_count", "api_call_count", "input_tokens", "output_tokens", "cache_read_tokens"),
+    *("message_count", "tool_call_count", "api_call_count", "cache_read_tokens"),
     *("estimated_cost_usd", "parent_session_id", "preview"),
 )
 

@@ -41,6 +41,18 @@ def describe_roles(parts: Iterable[str]) -> str:
     return ", ".join(role for role in dict.fromkeys(_ROLES.values()) if role in running) or "none"
 
 
+def describe_silent_workers(parts: Iterable[str], alive: Iterable[Iterable[str]]) -> str | None:
+    """Describe the worker processes of a stack that no living worker of the database is; ``alive`` are the queues of
+    each that is. ``None`` where there are none."""
+    living = {frozenset(queues) for queues in alive}
+    workers = [part.split()[1] for part in parts if part.startswith("worker ")]
+    silent = [queues for queues in workers if frozenset(queues.split(",")) not in living]
+    if not silent:
+        return None
+    named = f"the worker of {silent[0]} gives" if len(silent) == 1 else f"the workers of {' and of '.join(silent)} give"
+    return f"{named} no sign of life: it hangs, or is just starting; 'hermes-worker doctor' looks closer"
+
+
 def describe_work(statuses: Sequence[RunStatus], *, is_cut: bool) -> str:
     """Describe the open runs by what they do; ``is_cut`` says that there are more than were counted."""
     counts = Counter(_WORK.get(status, status.value.replace("_", " ")) for status in statuses)

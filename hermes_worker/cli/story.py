@@ -37,6 +37,7 @@ _SIGNS = {
     CallStatus.CANCELLED: click.style("✗", fg="yellow"),
     CallStatus.UNKNOWN: click.style("!", fg="red"),
 }
+_DENIED_SIGN = click.style("✗", fg="yellow")
 
 
 def load_calls(client: HermesClient, run_id: str) -> Sequence[LedgerEntryObject]:
@@ -84,9 +85,9 @@ def _format_call(each: LedgerEntryObject) -> tuple[str, ...]:
     ended = each.settled_at or time.time()
     return (
         each.call,
-        f"{_SIGNS.get(each.status, '·')} {flatten_text(each.tool, 40)}",
+        f"{_DENIED_SIGN if each.denied else _SIGNS.get(each.status, '·')} {flatten_text(each.tool, 40)}",
         flatten_text(each.about, 100),
-        "" if each.status is CallStatus.SUCCEEDED else each.status.value.replace("_", " "),
+        "" if each.status is CallStatus.SUCCEEDED else each.word,
         "" if each.claimed_at is None else format_duration(max(0.0, ended - each.claimed_at)),
     )
 
@@ -108,7 +109,7 @@ def render_call(client: HermesClient, run_id: str, place: str, *, lines_max: int
     opens = name_call(run_id, place, " --all")
     output = fold_output(call, opens, lines_max=lines_max).lines
     facts = [
-        f"status {call.status.value.replace('_', ' ')}" + (f" ({call.waits_for})" if call.waits_for else ""),
+        f"status {call.word}" + (f" ({call.waits_for})" if call.waits_for else ""),
         *([f"begun {format_moment(call.claimed_at)}"] if call.claimed_at is not None else []),
         f"effect {call.effect}",
         *([format_count(call.attempts, "attempt")] if call.attempts > 1 else []),

@@ -155,7 +155,7 @@ def _format_call(line: LedgerEntryObject) -> tuple[str, ...]:
         line.call,
         flatten_text(line.tool, 40),
         flatten_text(line.about or "-", 100),
-        f"{line.status.value} ({line.waits_for})" if line.waits_for else line.status.value,
+        f"{line.word} ({line.waits_for})" if line.waits_for else line.word,
         _format_duration(line),
         line.effect,
         str(line.attempts),

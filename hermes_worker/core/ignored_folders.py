@@ -13,6 +13,8 @@ IGNORED_FOLDERS: Final = frozenset(
     }
 )
 """Folders that programs make again, and histories of other version control systems."""
+UNKEPT_REMARK: Final = "folders such as build, dist, target, node_modules and .git are neither kept nor compared"
+"""What people who look at checkpoints are told."""
 
 
 def is_ignored_folder(name: str) -> bool:

@@ -9,6 +9,7 @@ from hermes_worker.core.messages import dump_canonical_json
 
 REPAIRS_MAX = 2
 """How often an answer that does not fit is sent back in a run; each time costs an iteration."""
+_QUOTED_CHARS_MAX = 500
 
 
 def build_schema_request(schema: Mapping[str, Any]) -> str:
@@ -31,3 +32,10 @@ def build_correction(problems: Sequence[str]) -> str:
 def build_call_demand(tools: Sequence[str]) -> str:
     """The text that sends back an answer where one of these tools has to be called."""
     return f"Do not answer in text. Call {' or '.join(tools)}: the answer is taken from the arguments of the call."
+
+
+def quote_refused(text: str) -> str:
+    """Quote, at the end of a failure's message, the last answer that was refused: it stands in no transcript."""
+    text = text.strip()
+    more = f" [{len(text) - _QUOTED_CHARS_MAX:,} more characters]" if len(text) > _QUOTED_CHARS_MAX else ""
+    return f" The last answer was: {text[:_QUOTED_CHARS_MAX]}{more}" if text else ""

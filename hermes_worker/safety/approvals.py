@@ -102,6 +102,10 @@ class Ask:
         """The dangers of the command, in words for a person."""
         return describe_dangers(self.pattern_keys, self.remark)
 
+    def add_remark(self, remark: str) -> Ask:
+        """Add a remark behind the one that is there; an empty one adds nothing."""
+        return replace(self, remark="; ".join(filter(None, (self.remark, remark))))
+
 
 Decision = Allow | Deny | Ask
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hermes_worker.core.ignored_folders import is_ignored_folder
 from hermes_worker.safety.commands import (
     ShellCommand,
     Unreadable,
@@ -42,6 +43,18 @@ def is_destructive(text: str) -> bool:
     except Unreadable:
         return True
     return any(_destroys(command) for command in reading.commands)
+
+
+def describe_unkept(text: str) -> str:
+    """Describe, for the person who decides about a command, the folders that it may destroy and no checkpoint keeps;
+    empty where it names none."""
+    try:
+        reading = read_command(text)
+    except Unreadable:
+        return ""
+    words = (word for command in reading.commands if _destroys(command) for word in find_operands(command.args))
+    found = dict.fromkeys(part for word in words for part in word.split("/") if is_ignored_folder(part))
+    return f"no checkpoint keeps {', '.join(found)}: this cannot be put back" if found else ""
 
 
 def _destroys(command: ShellCommand) -> bool:

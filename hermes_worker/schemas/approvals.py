@@ -37,6 +37,8 @@ class WaitObject(Resource):
     iteration: int
     position: int
     command: str | None = None
+    directory: str | None = None
+    """The directory in which the command would run."""
     description: str | None = None
     pattern_key: str | None = None
     """The first of its danger patterns."""

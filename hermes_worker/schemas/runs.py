@@ -302,6 +302,13 @@ class LedgerEntryObject(Resource):
     """The worker that holds it now."""
     about: str = ""
     """Its arguments in words, on one line, in which secrets are hidden."""
+    denied: bool = False
+    """It did not run, because a person said no or nobody answered in time."""
+
+    @property
+    def word(self) -> str:
+        """Its status in a word for people: one that was denied is no failure."""
+        return "denied" if self.denied else self.status.value.replace("_", " ")
 
 
 class CallDetailObject(LedgerEntryObject):

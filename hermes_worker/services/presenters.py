@@ -36,6 +36,7 @@ def build_entry_object(found: RecordedRequest) -> LedgerEntryObject:
         claimed_at=entry.claimed_at,
         settled_at=entry.settled_at,
         worker=entry.worker,
+        denied=bool(entry.is_denied),
         about=redact_code(found.about)[:ABOUT_CHARS_MAX],
     )
 
@@ -67,6 +68,7 @@ def build_wait_object(view: WaitView, source: str) -> WaitObject:
         created_at=view.opened_at,
         expires_at=view.expires_at,
         command=_read_command(view.request),
+        directory=_read_text(view.request, "directory"),
         description=_read_text(view.request, "description"),
         pattern_key=view.request.get("pattern_key"),
         pattern_keys=list(read_pattern_keys(view.request)),

@@ -33,7 +33,7 @@ from hermes_worker.store.tables import runs, session_documents, sessions, tool_c
 
 REWOUND_KEY: Final = "rewound"
 """The key of the session document that holds a ``RewoundPart``."""
-_CALLS_MAX: Final = 100
+CALLS_MAX: Final = 100
 """Calls that are kept whole; of earlier ones the tool's name is."""
 _RESULT_CHARS_MAX: Final = 2_000
 _ARGUMENTS_CHARS_MAX: Final = 8_000
@@ -178,7 +178,7 @@ def _add_calls(connection: Connection, part: RewoundPart, rewind: Rewind) -> Rew
     asks_too = rewind.asks_too if once or part.once_tools else frozenset()
     return replace(
         part,
-        calls=(*kept, *map(_shorten, effects))[-_CALLS_MAX:],
+        calls=(*kept, *map(_shorten, effects))[-CALLS_MAX:],
         once_tools=part.once_tools | once | asks_too,
     )
 

@@ -76,16 +76,12 @@ export function difference(one, other) {
   return { words, calls, isAny: words || !one !== !other || calls.some((call) => call.given || call.result) };
 }
 
-/** The transcripts of two runs as steps. A fork has the beginning of its original, so both are read from the beginning of their
- * conversations; runs that do not come from each other, from what was asked of each. */
-async function readSteps(ids) {
-  const both = await Promise.all(ids.map(async (id) => {
-    const place = `v1/runs/${encodeURIComponent(id)}`, [result, run] = await Promise.all([ask("GET", `${place}/result`), ask("GET", place)]);
-    const { session } = await ask("GET", `api/sessions/${encodeURIComponent(run.session_id)}`);
-    return { messages: result.messages, session: session.id, parent: session.parent_session_id };
-  }));
-  const [a, b] = both, isForked = a.session !== b.session && (a.parent === b.session || b.parent === a.session || (a.parent && a.parent === b.parent));
-  return both.map(({ messages }) => stepsOf(isForked ? messages : messages.slice(messages.findLastIndex((message) => message.role === "user") + 1)));
+/** The transcripts of two runs as steps: as many of the last replies as the server counts for each, in a fork with those of its
+ * original up to its point. */
+async function readSteps(first, second) {
+  const place = (id) => `v1/runs/${encodeURIComponent(id)}`;
+  const [told, ...both] = await Promise.all([ask("GET", `${place(first)}/comparison`, { params: { with: second } }), ...[first, second].map((id) => ask("GET", `${place(id)}/result`))]);
+  return both.map(({ messages }, n) => { const count = n ? told.other_steps : told.steps; return count ? stepsOf(messages).slice(-count) : []; });
 }
 
 function Half({ step, by, side }) {
@@ -98,7 +94,7 @@ function Half({ step, by, side }) {
 const SHOWN_MAX = 20; // steps that differ
 
 function Differences({ first, second, names }) {
-  const { data, error } = usePoll(() => readSteps([first, second]), 8000, [first, second], { lists: ["runs"], leastMs: 4000 });
+  const { data, error } = usePoll(() => readSteps(first, second), 8000, [first, second], { lists: ["runs"], leastMs: 4000 });
   const [most, setMost] = useState(SHOWN_MAX);
   if (!data) return html`<${Notice} error=${error} />`;
   const steps = Array.from({ length: Math.max(...data.map((side) => side.length)) }, (_, n) => ({ n, by: difference(data[0][n], data[1][n]) }));
@@ -117,7 +113,7 @@ export function Compare({ first, second }) {
   const line = (name, of) => html`<tr><th scope="row">${name}</th><td>${a ? of(a) : "–"}</td><td>${b ? of(b) : "–"}</td></tr>`;
   return html`<header><h1>Compare</h1></header><${Notice} error=${error} />
     <section class="panel"><div class="scroll" tabindex="0"><table class="pair" aria-label="Two runs compared"><thead><tr><th><span class="hidden">What</span></th><th>${brief(a?.title ?? first)}</th><th>${brief(b?.title ?? second)}</th></tr></thead><tbody>
-      ${line("Status", (run) => html`<${State} of=${run.status} />`)}${line("Model", (run) => html`<span class="mono">${brief(run.model)}</span>`)}${line("Steps", (run) => number(run.iteration))}
+      ${line("Status", (run) => html`<${State} of=${run.status} />`)}${line("Model", (run) => html`<span class="mono">${brief(run.model)}</span>`)}${line("Steps", (run) => number(run === a ? parts?.steps : parts?.other_steps))}
       ${line("Took", (run) => span(run.started_at ? (run.finished_at ?? Date.now() / 1000) - run.started_at : null))}${line("Tokens", (run) => number(run.usage?.total_tokens))}${line("Cost", money)}
       <tr><th scope="row">First difference</th>${parts?.differs_at ? [parts.does, parts.other_does].map((text) => html`<td>${visible(text ?? "does nothing more")}</td>`) : html`<td colspan="2">${parts ? "No step differs." : "Nothing is read yet."}</td>`}</tr></tbody></table></div></section>
     <${Differences} first=${first} second=${second} names=${[a?.title ?? first, b?.title ?? second]} />

@@ -6,6 +6,7 @@ import { Waiting } from "./inbox.js";
 
 const KEPT_MAX = 20000;
 const PASSING = ["tool.generating"];
+const DENIES = ["person", "timeout"];
 
 /** What happened in a run, made from its events in their order. Of very many the newest are kept. */
 export class Story {
@@ -54,9 +55,10 @@ export class Story {
         break;
       case "tool.started": this.call(event, { state: "running", from: at, about: event.about }); break;
       case "tool.completed": {
-        const call = this.call(event, { to: at, took: event.duration, state: event.refused_by ? "refused" : event.outcome ?? (event.error ? "failed" : "succeeded"), isBad: event.error, refused: event.refused_by, reason: event.reason, sandbox: event.sandbox, network: event.network });
+        const isDenied = DENIES.includes(event.refused_by), isBad = event.error && !isDenied;
+        const call = this.call(event, { to: at, took: event.duration, state: isDenied ? "denied" : event.refused_by ? "refused" : event.outcome ?? (event.error ? "failed" : "succeeded"), isBad, refused: event.refused_by, reason: event.reason, sandbox: event.sandbox, network: event.network });
         call.from ??= at - (event.duration ?? 0);
-        this.spent("tool", call.from, at, event.tool, { item: call, isBad: event.error });
+        this.spent("tool", call.from, at, event.tool, { item: call, isBad });
         this.running.delete(event.position ?? 0);
         this.called.add(this.iteration);
         this.settled += 1;
@@ -173,7 +175,7 @@ export function CallCard({ id, item, opened, goTo, children: below }) {
     <summary><span class="mono tool">${brief(item.tool)}</span> ${item.state && html`<${State} of=${item.state} />`} <span class="words mono">${brief(item.about ?? "")}</span>
       ${item.took > 0 && html`<span class="soft took">${span(item.took)}</span>`}</summary>
     ${item.progress && item.state === "running" && html`<div class="soft mono one">${brief(item.progress)}</div>`}
-    ${item.refused && html`<p class="bad">Refused: ${visible(item.reason ?? item.refused)}</p>`}
+    ${item.refused && html`<p class=${item.state === "denied" ? "soft" : "bad"}>${item.state === "denied" ? "Denied" : "Refused"}: ${visible(item.reason ?? item.refused)}</p>`}
     ${isOpen && html`<div class="inside">${item.given !== undefined ? html`<p class="soft">Arguments</p><${Given} tool=${item.tool} given=${item.given} />${item.result !== undefined && html`<p class="soft">Result</p><${Gotten} result=${item.result} />`}`
       : item.call && html`<${CallTexts} id=${id} call=${item.call} tool=${item.tool} opened=${opened} />`}
       ${item.sandbox && html`<p class="soft">Sandbox ${visible(item.sandbox)}, network ${visible(item.network ?? "–")}</p>`}</div>`}

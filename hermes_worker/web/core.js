@@ -236,6 +236,8 @@ export const clock = (at) => (at ? new Date(at * 1000).toLocaleTimeString() : ""
 /** The time of day, as short as it can be. */
 export const hour = (at) => (at ? new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }) : "");
 export const number = (n) => (n === null || n === undefined ? "–" : n.toLocaleString());
+/** A number of things in words; `many` where the word does more than take an s. */
+export const counted = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
 /** What a run cost. Where its price is not known, nothing is made up. */
 export const money = (run) => (run.estimated_cost_usd === null || run.estimated_cost_usd === undefined ? (run.usage?.total_tokens ? "no price known" : "–") : dollars(run.estimated_cost_usd));
@@ -272,6 +274,9 @@ const KINDS = {
 
 /** Whether a delivery is not tried again until somebody asks for it. */
 export const isLost = (delivery) => ["failed", "abandoned"].includes(delivery.state);
+
+/** A call in a word: one that was denied is no failure. */
+export const wordOf = (call) => (call.denied ? "denied" : call.status);
 
 export const kindOf = (status) => KINDS[status] ?? "";
 

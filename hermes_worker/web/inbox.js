@@ -143,7 +143,7 @@ export function Waiting({ wait, again, told, mine, isTitled, isHere }) {
       <strong>${isApproval ? "Allow this?" : "A question"}</strong><span class="mono">${visible(wait.tool)}</span>${!isOurs && html`<span class="tag">${brief(wait.tenant)}</span>`}<span class="grow"></span>
       <span class="soft mono" title="What this question is called in chats">${wait.code}</span><span class="soft">waits <${Ago} at=${wait.created_at} />${end ? `, ends ${end}` : ""}</span></div>
     ${remark && html`<p><span class="soft">Why it is asked: </span>${visible(remark)}</p>`}
-    <${Asked} wait=${wait} />
+    ${wait.directory && html`<p><span class="soft">In: </span><span class="mono">${visible(wait.directory)}</span></p>`}<${Asked} wait=${wait} />
     ${wait.question && html`<${Text} of=${wait.question} whole />`}
     ${keys.length > 0 && html`<p class="dangers"><span class="soft">${keys.length > 1 ? `${keys.length} dangers` : "Danger"} </span>${keys.map((key) => html`<span class="tag bad">${visible(key)}</span>`)}</p>`}
     ${mayAnswer && html`<p class="soft">${isApproval ? "On no, it does not run: the agent reads your reason and goes on without it." : "Your words go to the agent as they are."}${end ? ` Without an answer ${isApproval ? "it is denied" : "the agent goes on"} ${end}.` : " Without an answer it waits."}

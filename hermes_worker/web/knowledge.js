@@ -1,5 +1,5 @@
 // What agents know and may use: memory, skills and MCP servers; and the routes by which events come in.
-import { Ago, ask, brief, bytes, Danger, dollars, Empty, html, may, Notice, number, short, State, Text, to, useField, useState, visible } from "./core.js";
+import { Ago, ask, brief, bytes, counted, Danger, dollars, Empty, html, may, Notice, number, short, State, Text, to, useField, useState, visible } from "./core.js";
 import { Markdown } from "./markdown.js";
 import { useActions, usePoll } from "./live.js";
 
@@ -80,7 +80,7 @@ export function McpServers() {
       ${data && !data.data.length && html`<${Empty} next=${data.takes_servers ? "Add one by its address: a person approves its tools before a run gets them." : html`Tenants have none of their own here. An operator turns them on with <span class="mono">mcp.rows: true</span> (<span class="mono">HERMES_MCP_ROWS</span>).`}>There is no MCP server.</${Empty}>`}
       ${data?.data.map((server) => html`<article class="ask" tabindex="-1" key=${server.name}><div class="row"><strong class="mono">${brief(server.name)}</strong><${State} of=${MCP_STATES[server.state] ?? server.state} /><span class="soft mono">${brief(server.url ?? server.command.join(" "))}</span><span class="grow"></span>
           <span class="soft">asked <${Ago} at=${server.looked_at} /></span></div>${server.problem && html`<p class="bad">${visible(server.problem)}</p>`}
-        <details><summary>${number(server.tools.length)} tools${server.tools.some((tool) => !tool.is_approved) ? ", new ones among them" : ""}</summary><ul class="plainly">${server.tools.map((tool) => html`<li><${State} of=${tool.is_approved ? "approved" : "new"} /> <span class="mono">${brief(tool.name)}</span> <span class="soft">${brief(tool.description)}</span></li>`)}
+        <details><summary>${counted(server.tools.length, "tool")}${server.tools.some((tool) => !tool.is_approved) ? ", new ones among them" : ""}</summary><ul class="plainly">${server.tools.map((tool) => html`<li><${State} of=${tool.is_approved ? "approved" : "new"} /> <span class="mono">${brief(tool.name)}</span> <span class="soft">${brief(tool.description)}</span></li>`)}
           ${server.left_out.map((tool) => html`<li><${State} of="left out" /> <span class="soft">${brief(JSON.stringify(tool))}</span></li>`)}</ul></details>
         ${may("admin") && html`<div class="row">${server.offer && server.tools.some((tool) => !tool.is_approved) && html`<button class="main" onClick=${() => send("POST", `${of(server)}/approve`, { body: { offer: server.offer } })}>Approve what it offers</button>`}
           <button onClick=${() => send("POST", `${of(server)}/test`)}>Ask it now</button><${Danger} label="Forget" title="Forget this server?" act=${() => send("DELETE", of(server))}><p>Runs lose the tools of <span class="mono">${brief(server.name)}</span>, and its token is deleted.</p></${Danger}></div>`}</article>`)}</section>`;
@@ -162,7 +162,7 @@ function Replay({ name }) {
   const { data, error } = usePoll(() => ask("GET", `v1/replays/${encodeURIComponent(name)}`), 15000, [name]);
   const rows = data && [...data.data].sort((one, other) => !one.problem - !other.problem || !one.differs_at - !other.differs_at);
   return html`<section class="panel" aria-label="A replay"><header><h2 class="mono">${brief(name)}</h2><span class="grow"></span><a href="#/replays">Close</a></header><${Notice} error=${error} />
-    ${data && html`<div class="pad row"><span>${number(data.runs)} runs, ${number(data.differing)} differ</span><span>${number(data.steps_before)} steps before, ${number(data.steps_after)} after</span><span>${dollars(data.cost_before_usd)} before, ${dollars(data.cost_after_usd)} after</span>
+    ${data && html`<div class="pad row"><span>${counted(data.runs, "run")}, ${number(data.differing)} differ</span><span>${counted(data.steps_before, "step")} before, ${number(data.steps_after)} after</span><span>${dollars(data.cost_before_usd)} before, ${dollars(data.cost_after_usd)} after</span>
       ${Object.entries(data.good).map(([grader, good]) => html`<span key=${grader}>${brief(grader)}: ${number(good)} good</span>`)}</div>
       <div class="scroll" tabindex="0"><table aria-label="Runs of the replay"><thead><tr><th>Run</th><th>Differs</th><th>Answer before</th><th>Answer after</th><th>Grades</th></tr></thead><tbody>${rows.map((row) => html`<tr key=${row.replay_run_id}><td><a href=${to("compare", row.run_id, row.replay_run_id)}>${brief(row.title ?? short(row.run_id))}</a></td>
         <td>${row.problem ? brief(row.problem) : row.differs_at ? `at step ${number(row.differs_at)}` : "no"}</td><td>${brief(row.answer_before)}</td><td>${row.answer_after === row.answer_before ? "the same" : brief(row.answer_after)}</td>

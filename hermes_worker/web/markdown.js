@@ -18,7 +18,7 @@ export function Markdown({ of }) {
   const [isWhole, setWhole] = useState(false);
   const text = typeof of === "string" ? of : of === null || of === undefined ? "" : JSON.stringify(of, null, 2);
   const part = isWhole ? text : text.slice(0, SHOWN_MAX);
-  const made = useMemo(() => blocks(visible(part).replaceAll("\t", "    ").split("\n"), 0), [part]);
+  const made = useMemo(() => whole(visible(part).replaceAll("\t", "    ").split("\n")), [part]);
   return html`<div class="md">${made}</div>${text.length > part.length && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`}`;
 }
 
@@ -34,7 +34,16 @@ export function Typed({ of }) {
   return html`<div class="text typed">${made}${part.slice(done)}</div>${text.length > SHOWN_MAX && !isWhole && html`<button onClick=${() => setWhole(true)}>Show all ${number(text.length)} characters</button>`}`;
 }
 
-function blocks(lines, depth) {
+const TOP = 3; // the level below the headings of a view
+
+/** A whole text. Its headings stand below that of the view, and none skips a level, whichever the writer began with. */
+function whole(lines) {
+  const used = [...new Set(lines.map((line) => HEADING.exec(line)?.[1].length).filter(Boolean))].sort();
+  let last = TOP - 1;
+  return blocks(lines, 0, (written) => (last = Math.min(6, last + 1, TOP + Math.max(0, used.indexOf(written)))));
+}
+
+function blocks(lines, depth, level) {
   if (depth > DEPTH_MAX) return html`<p>${lines.join("\n")}</p>`;
   const made = [];
   for (let n = 0; n < lines.length;) {
@@ -48,15 +57,15 @@ function blocks(lines, depth) {
       made.push(html`<${Code} text=${inner.join("\n")} language=${language} />`);
     } else if ((found = HEADING.exec(line))) {
       n += 1;
-      made.push(html`<${`h${Math.min(6, found[1].length + 2)}`}>${inline(found[2], 0)}</>`);
+      made.push(html`<${`h${level(found[1].length)}`}>${inline(found[2], 0)}</>`);
     } else if (RULE.test(line)) {
       n += 1;
       made.push(html`<hr />`);
     } else if (QUOTE.test(line)) {
       while (n < lines.length && QUOTE.test(lines[n])) n += 1;
-      made.push(html`<blockquote>${blocks(lines.slice(begin, n).map((each) => each.replace(QUOTE, "")), depth + 1)}</blockquote>`);
+      made.push(html`<blockquote>${blocks(lines.slice(begin, n).map((each) => each.replace(QUOTE, "")), depth + 1, level)}</blockquote>`);
     } else if (ITEM.test(line)) {
-      const [list, end] = items(lines, n, depth);
+      const [list, end] = items(lines, n, depth, level);
       made.push(list);
       n = end;
     } else if (line.includes("|") && DIVIDER.test(lines[n + 1] ?? "") && lines[n + 1].includes("-") && cells(line).length === cells(lines[n + 1]).length) {
@@ -71,7 +80,7 @@ function blocks(lines, depth) {
 }
 
 /** The list that begins at a line, and the line behind it. */
-function items(lines, begin, depth) {
+function items(lines, begin, depth, level) {
   const isOrdered = (mark) => /\d/.test(mark), [, at, first] = ITEM.exec(lines[begin]), made = [];
   let n = begin;
   while (n < lines.length) {
@@ -91,7 +100,7 @@ function items(lines, begin, depth) {
     // A blank line between two items does not end the list.
     if (n + 1 < lines.length && !lines[n].trim() && ITEM.test(lines[n + 1]) && ITEM.exec(lines[n + 1])[1].length >= at.length) n += 1;
     own[0] = own[0].replace(/^\[([ xX])\] /, (_, mark) => (mark === " " ? "☐ " : "☑ "));
-    const body = own.length === 1 ? inline(own[0], 0) : blocks(own, depth + 1);
+    const body = own.length === 1 ? inline(own[0], 0) : blocks(own, depth + 1, level);
     made.push(html`<li>${body}</li>`);
   }
   return [isOrdered(first) ? html`<ol start=${parseInt(first, 10)}>${made}</ol>` : html`<ul>${made}</ul>`, n];

@@ -1,5 +1,5 @@
 // What it cost: by day, model, tenant, job and session.
-import { ask, brief, dollars, html, may, Notice, number, setQuery, to, user, visible } from "./core.js";
+import { ask, brief, counted, dollars, html, may, Notice, number, setQuery, to, user, visible } from "./core.js";
 import { usePoll } from "./live.js";
 
 const WAYS = { day: "Day", model: "Model", job: "Job", session: "Session", tenant: "Tenant" };
@@ -45,6 +45,6 @@ export function Money({ query }) {
         <td><div class="bar wide"><i style=${{ width: `${(100 * (row.cost_usd ?? 0)) / most}%` }}></i></div></td>
         <td class="num">${number(row.input_tokens + row.cache_read_tokens + row.cache_write_tokens)}</td><td class="num">${number(row.output_tokens)}</td>
         <td class="num">${row.cache_hit_ratio === null ? "–" : `${Math.round(row.cache_hit_ratio * 100)} %`}</td>
-        <td class="num">${row.unknown_runs ? `${number(row.unknown_runs)} runs` : row.doubtful_cost_usd ? `${dollars(row.doubtful_cost_usd)} at most` : "–"}</td></tr>`)}</tbody></table></div>`}</section>
+        <td class="num">${row.unknown_runs ? counted(row.unknown_runs, "run") : row.doubtful_cost_usd ? `${dollars(row.doubtful_cost_usd)} at most` : "–"}</td></tr>`)}</tbody></table></div>`}</section>
     ${may("admin") && html`<${Budgets} />`}`;
 }

@@ -1,5 +1,5 @@
 // What operators look at: deliveries, the fleet, the audit log.
-import { age, Ago, ask, brief, Danger, Empty, html, isLost, may, Notice, number, Older, short, span, State, to, useState, visible, when } from "./core.js";
+import { age, Ago, ask, brief, counted, Danger, Empty, html, isLost, may, Notice, number, Older, short, span, State, to, useState, visible, when } from "./core.js";
 import { Markdown } from "./markdown.js";
 import { useActions, useOlder, usePoll } from "./live.js";
 
@@ -81,7 +81,7 @@ export function Fleet() {
     <${Workers} of=${data.workers} again=${again} />
     <${Versions} of=${data.workers} /><${TextKeys} />
     ${data.keys.length > 0 && html`<section class="panel"><header><h2>Keys of providers</h2></header><div class="scroll"><table><tbody>${data.keys.map((key) => html`<tr><td><${State} of=${key.condition} /></td>
-      <td>${brief(key.provider)}</td><td class="mono">${brief(key.credential)}</td><td class="num">${number(key.parked)} runs wait</td><td>${brief(key.reason ?? "")}</td></tr>`)}</tbody></table></div></section>`}
+      <td>${brief(key.provider)}</td><td class="mono">${brief(key.credential)}</td><td class="num">${counted(key.parked, "run waits", "runs wait")}</td><td>${brief(key.reason ?? "")}</td></tr>`)}</tbody></table></div></section>`}
     <section class="panel"><header><h2>Alerts</h2></header>${!data.alerts.length ? html`<div class="empty">Nothing is wrong.</div>` : html`<div class="scroll"><table><tbody>${data.alerts.map((alert) => html`<tr>
       <td><${State} of=${alert.recovered_at ? "recovered" : "open"} /></td><td>${brief(alert.kind)}</td><td>${brief(alert.text)}</td><td class="num">${age(alert.raised_at)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }

@@ -1,5 +1,5 @@
 // One run: its conversation as it is written, what took its time, its tree, its calls, and what can be done with it.
-import { age, Ago, ask, brief, bytes, clock, Danger, dollars, Gap, html, isLost, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
+import { age, Ago, ask, brief, bytes, clock, counted, Danger, dollars, Gap, html, isLost, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
 import { useActions, usePoll } from "./live.js";
 import { Choosing, Forking } from "./compare.js";
 import { Conversation, Story } from "./conversation.js";
@@ -93,7 +93,7 @@ function Budget({ of }) {
 function Undelivered({ of, again }) {
   const [act, refusal] = useActions(again);
   return html`<section class="panel"><header><h2>${of.some(isLost) ? "Not delivered" : "Not yet delivered"}</h2><span class="grow"></span><a href="#/deliveries">All deliveries</a></header><${Notice} error=${refusal} />
-    <ul class="plainly pad">${of.map((each) => html`<li key=${each.delivery_id}><${State} of=${each.state} /> ${brief(each.target)} <span class="soft">${number(each.attempts)} ${each.attempts === 1 ? "attempt" : "attempts"}${each.not_before ? html`, again ${age(each.not_before)}` : ""}</span><div class="bad">${brief(each.error ?? "no answer")}</div>
+    <ul class="plainly pad">${of.map((each) => html`<li key=${each.delivery_id}><${State} of=${each.state} /> ${brief(each.target)} <span class="soft">${counted(each.attempts, "attempt")}${each.not_before ? html`, again ${age(each.not_before)}` : ""}</span><div class="bad">${brief(each.error ?? "no answer")}</div>
       ${may("runs:write") && isLost(each) && html`<button onClick=${() => act("POST", `v1/deliveries/${each.delivery_id}/retry`)}>Send again</button>`}</li>`)}</ul></section>`;
 }
 
@@ -188,6 +188,6 @@ export function Run({ id }) {
         ${run.error && html`<dt>Error</dt><dd>${visible(run.error)}</dd>`}</dl><${Choosing} id=${id} /></div></section>
       <${Files} id=${id} isOver=${isOver} />
       ${run.tool_calls?.attention.length > 0 && html`<section class="panel"><header><h2>Calls to look at</h2></header><div class="scroll"><table><tbody>
-        ${run.tool_calls.attention.map((call) => html`<tr><td class="mono">${call.iteration}.${call.position}</td><td class="mono">${visible(call.tool)}</td><td><${State} of=${call.status} /></td><td class="soft">${call.replay}, ${call.attempts} attempts</td></tr>`)}</tbody></table></div></section>`}
+        ${run.tool_calls.attention.map((call) => html`<tr><td class="mono">${call.iteration}.${call.position}</td><td class="mono">${visible(call.tool)}</td><td><${State} of=${call.status} /></td><td class="soft">${call.replay}, ${counted(call.attempts, "attempt")}</td></tr>`)}</tbody></table></div></section>`}
       <${Budget} of=${run.budget} /></aside></div>`;
 }

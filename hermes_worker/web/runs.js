@@ -1,5 +1,5 @@
 // What runs and waits now, and the list of runs with its filters in the address.
-import { Ago, ask, brief, Confirm, Danger, dollars, Empty, everybodys, html, isLost, LongTable, may, money, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
+import { Ago, ask, brief, Confirm, counted, Danger, dollars, Empty, everybodys, html, isLost, LongTable, may, money, Notice, number, setQuery, short, span, State, to, useEffect, useField, useRef, useState, visible } from "./core.js";
 import { Meant, Named, useMeant } from "./finding.js";
 import { usePoll } from "./live.js";
 import { Waiting } from "./inbox.js";
@@ -42,7 +42,7 @@ export function RunTable({ runs, picked, pick, onEnd, onSeen, empty }) {
   const row = ({ run, level }, n) => html`<tr key=${`${run.run_id} ${level}`} data-n=${n} aria-rowindex=${n + 2}>
       ${pick && html`<td class="choose"><input type="checkbox" aria-label=${`Choose ${run.run_id}`} checked=${picked.has(run.run_id)} onChange=${() => pick(run.run_id)} /></td>`}
       <td class="what" style=${level ? { paddingLeft: `${1 + level * 1.2}rem` } : undefined}><a class="one" href=${to("runs", run.run_id)} title=${run.run_id}>${level > 0 && "└ "}${brief(run.title ?? run.output ?? run.error ?? "A run without words")}</a>
-        <span class="line">${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${number(run.delegated)} ${run.delegated === 1 ? "child" : "children"}</button>`}
+        <span class="line">${run.delegated > 0 && html`<button class="plain" aria-expanded=${below.has(run.run_id)} onClick=${() => flip(run.run_id)}>${below.has(run.run_id) ? "▾" : "▸"} ${counted(run.delegated, "child", "children")}</button>`}
           ${MARKED[run.kind] && html`<span class="tag">${MARKED[run.kind]}</span>`}${(run.tags ?? []).map((tag) => html`<span class="tag">${brief(tag)}</span>`)}<span class="soft mono">${brief(run.model)}</span> <span class="id">${short(run.run_id)}</span>${run.session_title && run.session_title !== run.title && html` <span class="soft">in ${brief(run.session_title)}</span>`}</span>
         ${run.status === "failed" && run.error && html`<span class="line bad" title=${brief(run.error)}>${brief(run.error)}</span>`}
         ${run.undelivered?.map((each) => html`<span class="line bad" title=${brief(each.error)}>${isLost(each) ? "not" : "not yet"} delivered to ${brief(each.target)}</span>`)}</td>

@@ -1,5 +1,5 @@
 // Conversations: the list, one of them as it goes on, and the next thing to say in it.
-import { Ago, ask, brief, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible } from "./core.js";
+import { Ago, ask, brief, counted, Danger, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible, wordOf } from "./core.js";
 import { usePoll } from "./live.js";
 import { Conversation } from "./conversation.js";
 import { Named } from "./finding.js";
@@ -158,7 +158,7 @@ export function itemsOf(messages, runs, calls, decisions) {
     else if (text || message.reasoning_content || message.reasoning || !message.tool_calls?.length) items.push({ kind: "agent", at, text, thought: message.reasoning_content ?? message.reasoning ?? "", message });
     for (const [position, call] of (message.tool_calls ?? []).entries()) {
       const row = rows.get(`${message.id} ${position}`), tool = call.function?.name;
-      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: row?.about ?? message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row?.status ?? "",
+      const item = { kind: "call", key: `m${message.id}.${position}`, at, tool, given: call.function?.arguments ?? "", about: row?.about ?? message.calls_about[position], row, run: row?.run_id, call: row?.call, state: row ? wordOf(row) : "",
         took: row?.claimed_at && row?.settled_at ? row.settled_at - row.claimed_at : 0 };
       items.push(item);
       open.set(call.id, item);
@@ -167,6 +167,15 @@ export function itemsOf(messages, runs, calls, decisions) {
     }
   }
   return items;
+}
+
+/** What is written down, and behind it what its run does and asks now. A call that runs, or waits for its children or an answer,
+ * stands in both: as it runs it is shown, once. `known` are the questions that are over. */
+export function joined(past, story, run, known) {
+  const running = [...story.running.values()];
+  const runs = (item) => item.kind === "call" && (item.row ? item.run === run && running.some((one) => one.call === item.call) : item.result === undefined && running.some((one) => one.tool === item.tool));
+  const asked = [...story.waits.values()].filter((item) => !item.answer && !known.has(item.wait.wait_id));
+  return [...past.filter((item) => !runs(item)), ...running.map((item) => ({ ...item, run })), ...asked];
 }
 
 const RUNS_MAX = 20; // of a session, whose calls are looked up: the newest
@@ -206,10 +215,7 @@ export function Session({ id, query }) {
   const atWork = data?.runs.filter((run) => !ENDED.includes(run.status)).at(-1), origin = useOrigin(id);
   const story = useStory(atWork?.run_id, (event) => TELLING.includes(event.event) && again());
   const past = useMemo(() => (data ? itemsOf(data.messages, data.runs, data.calls, data.decisions) : []), [data]);
-  // What runs and what is asked now stands behind what was written down.
-  const known = new Set(data?.decisions.map((one) => one.id));
-  const present = [...story.running.values(), ...[...story.waits.values()].filter((item) => !item.answer && !known.has(item.wait.wait_id))].map((item) => (item.kind === "call" ? { ...item, run: atWork?.run_id } : item));
-  const shown = [...past.filter((item) => !(item.kind === "call" && item.state === "running" && story.running.size)), ...present];
+  const shown = joined(past, story, atWork?.run_id, new Set(data?.decisions.map((one) => one.id)));
   for (const run of [...(data?.runs ?? [])].reverse().filter((one) => !one.started_at && !ENDED.includes(one.status))) {
     // What waits behind another run is not written down yet.
     const written = shown.find((item) => item.kind === "person" && !item.note && Math.abs(item.at - run.created_at) < 1), note = "waits for a worker";
@@ -222,6 +228,10 @@ export function Session({ id, query }) {
     try { await ask("PATCH", `api/sessions/${encodeURIComponent(id)}`, { body }); setFailure(null); } catch (wrong) { setFailure(wrong); }
     again();
   };
+  const stop = async () => {
+    try { await ask("POST", `v1/runs/${atWork.run_id}/stop`); setFailure(null); } catch (wrong) { setFailure(wrong); }
+    again();
+  };
   const last = data?.runs[0];
   const repeat = async () => {
     try { await ask("POST", `v1/runs/${last.run_id}/retry`); setFailure(null); } catch (wrong) { setFailure(wrong); }
@@ -229,7 +239,7 @@ export function Session({ id, query }) {
   };
   // A copy may end where a turn does, and not between a call and its result.
   const tools = may("runs:write") ? ({ message }) => message && !message.tool_calls?.length && html`<button class="plain onhover" onClick=${() => fork(message.id)}>Fork here</button>` : null;
-  const session = data?.session, waiting = data?.waits.filter((wait) => !present.some((item) => item.wait?.wait_id === wait.id)).map((wait) => ({ kind: "question", at: wait.created_at, isApproval: wait.kind === "approval", wait: { ...wait, wait_id: wait.id } })) ?? [];
+  const session = data?.session, waiting = data?.waits.filter((wait) => !shown.some((item) => !item.answer && item.wait?.wait_id === wait.id)).map((wait) => ({ kind: "question", at: wait.created_at, isApproval: wait.kind === "approval", wait: { ...wait, wait_id: wait.id } })) ?? [];
   if (!data && error?.status === 404) return html`<header><h1>No such conversation <small class="soft mono">${visible(id)}</small></h1></header><section class="panel"><${Empty} next=${html`<a href="#/sessions">To all sessions</a>`}>Nobody spoke there, or it was deleted.</${Empty}></section>`;
   return html`<header><h1>${visible(session?.title || (session ? "A conversation" : ""))} <small class="soft mono">${visible(id)}</small></h1>${atWork && html`<${State} of=${atWork.status} />`}
       ${origin && html`<span class="soft">from <a href=${to("sessions", origin.id)}>${titleOf(origin)}</a></span>`}
@@ -237,8 +247,8 @@ export function Session({ id, query }) {
       <button onClick=${() => change({ archived: !session?.archived_at })}>${session?.archived_at ? "Bring back" : "Put away"}</button>`}${data && html`<button onClick=${() => save(`${id}.jsonl`, `${JSON.stringify({ ...session, messages: data.messages })}\n`)}>Export</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
     <${Notice} error=${error ?? refusal ?? failure} />
     ${naming !== null && html`<form class="row" onSubmit=${(event) => { event.preventDefault(); change({ title: naming }); setNaming(null); }}><input class="grow" aria-label="Title" maxlength="80" value=${naming} onInput=${(event) => setNaming(event.target.value)} /><button class="main">Save</button><button type="button" onClick=${() => setNaming(null)}>Leave it</button></form>`}
-    <section class="panel">${session && html`<header><span class="soft">${number(session.message_count)} messages, ${number(session.tool_call_count)} calls, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
-      ${atWork && html`<span class="grow"></span><a href=${to("runs", atWork.run_id)}>The run at work</a>`}</header>`}
+    <section class="panel"><h2 class="hidden">Conversation</h2>${session && html`<header><span class="soft">${counted(session.message_count, "message")}, ${counted(session.tool_call_count, "call")}, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
+      ${atWork && html`<span class="grow"></span><a href=${to("runs", atWork.run_id)}>The run at work</a>${may("runs:write") && html`<${Danger} label="Stop" title="Stop this run?" act=${stop}><p>The run, and all that it caused, is asked to stop.</p></${Danger}>`}`}</header>`}
       <${Conversation} items=${[...shown, ...waiting]} draft=${atWork && story.draft} thought=${atWork && story.thought} opened=${opened.current} waits=${data?.waits} again=${again} kids=${data?.kids} tools=${tools} goTo=${goTo} label="The conversation" /></section>
     ${may("runs:write") && session && html`<${Say} session=${id} said=${again} />`}`;
 }

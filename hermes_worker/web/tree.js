@@ -1,5 +1,5 @@
 // The tree that a run is in, against time, and the calls of one run with their attempts.
-import { ask, brief, clock, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible } from "./core.js";
+import { ask, brief, clock, counted, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible, wordOf } from "./core.js";
 import { CallTexts } from "./conversation.js";
 import { Graph } from "./graph.js";
 import { usePoll } from "./live.js";
@@ -35,7 +35,7 @@ export function Tree({ id, data, error }) {
   const nodes = inOrder(data.data), now = Date.now() / 1000;
   const first = nodes.reduce((least, node) => Math.min(least, node.run.created_at), Infinity);
   const width = nodes.reduce((most, node) => Math.max(most, (node.run.finished_at ?? now) - first), 0.001);
-  return html`<section class="panel"><header><h2>Tree</h2><span class="soft">${number(data.total)} runs in ${span(width)}${data.total > nodes.length ? `, the first ${number(nodes.length)} are listed` : ""}</span></header>
+  return html`<section class="panel"><header><h2>Tree</h2><span class="soft">${counted(data.total, "run")} in ${span(width)}${data.total > nodes.length ? `, the first ${number(nodes.length)} are listed` : ""}</span></header>
     <${Graph} nodes=${nodes} id=${id} />
     <${LongTable} rows=${nodes} columns="5" label="The tree of this run" head=${html`<tr><th>Run</th><th>Status</th><th>When</th><th class="num">Tokens</th><th class="num">Cost</th></tr>`}
       row=${({ run, level, background, parent_call: call }, n) => html`<tr key=${run.run_id} data-n=${n} aria-rowindex=${n + 2}>
@@ -67,7 +67,7 @@ export function Calls({ id, settled, isOver }) {
   return html`<section class="panel"><header><h2>Calls</h2><span class="soft">${number(data.length)}, the newest first</span></header>
     <${LongTable} rows=${data} columns="8" label="The calls of this run"
       head=${html`<tr><th class="num">Place</th><th>Tool</th><th>Status</th><th>Effect</th><th class="num">Attempts</th><th class="num">Takeovers</th><th class="num">Took</th><th>Worker</th></tr>`}
-      row=${(call, n) => html`<tr key=${call.call} data-n=${n} aria-rowindex=${n + 2}><td class="num">${call.call}</td><td class="what"><${OpeningCall} id=${id} call=${call.call} tool=${call.tool} opened=${opened.current} class="mono">${brief(call.tool)} <span class="soft">${brief(call.about)}</span></${OpeningCall}></td><td><${State} of=${call.status} />${call.waits_for && html` <span class="soft">for ${visible(call.waits_for)}</span>`}</td>
+      row=${(call, n) => html`<tr key=${call.call} data-n=${n} aria-rowindex=${n + 2}><td class="num">${call.call}</td><td class="what"><${OpeningCall} id=${id} call=${call.call} tool=${call.tool} opened=${opened.current} class="mono">${brief(call.tool)} <span class="soft">${brief(call.about)}</span></${OpeningCall}></td><td><${State} of=${wordOf(call)} />${call.waits_for && html` <span class="soft">for ${visible(call.waits_for)}</span>`}</td>
         <td>${call.effect}</td><td class="num">${call.attempts}</td><td class="num">${call.takeovers}${call.deaths ? html` <span class="soft">(${call.deaths} died)</span>` : ""}</td>
         <td class="num">${call.claimed_at && call.settled_at ? span(call.settled_at - call.claimed_at) : "–"}</td><td class="mono">${brief(call.worker ?? "–")}</td></tr>`} /></section>`;
 }

@@ -82,6 +82,7 @@ def ask_to_deploy(store: Store, run_id: str) -> None:
     store.ask_tools(run_id, ask_calls(("terminal", {"command": command}), replay=Replay.ONCE))
     request = {
         "command": command,
+        "directory": "/srv/shop",
         "description": "force push; recursive delete",
         "pattern_key": "git force push",
         "pattern_keys": ["git force push", "recursive delete"],

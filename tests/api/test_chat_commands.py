@@ -159,7 +159,7 @@ def test_steer_and_stop_are_meant_for_the_run_at_work(chat: Chat) -> None:
 def test_usage_and_tree_tell_of_the_conversation(chat: Chat) -> None:
     chat.turn("hello")
     chat.type("/usage")
-    assert chat.page.told[-3].startswith("1 model calls, 0 tool calls")
+    assert chat.page.told[-3].startswith("1 model call, 0 tool calls")
     run_id = chat.type("delegate it")
     assert run_id is not None
     chat.talk.begin(run_id)

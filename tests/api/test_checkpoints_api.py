@@ -113,7 +113,8 @@ def test_the_command_line_says_the_same_here_and_over_a_server(api: Served, stor
     store.answer(run_id)
     [found] = [json.loads(line) for line in local.inline("runs", "checkpoints", run_id, "--json").out.splitlines()]
     done = remote.inline("runs", "restore", run_id, found["checkpoint_id"][:12], "--file", "a.txt")
-    assert (done.code, done.out) == (0, "1 files written, 0 removed\n")
+    assert (done.code, done.out) == (0, "1 file written, 0 removed\n")
+    assert "folders such as build, dist" in done.err
     assert (root / "a.txt").read_text() == "one\n"
     again = local.inline("runs", "restore", run_id, found["checkpoint_id"], "--stop", "--json")
     assert json.loads(again.out)["written"] == ["b.txt"]

@@ -89,6 +89,7 @@ def test_two_runs_are_compared_step_by_step_over_http_and_in_the_terminal(
     store.answer(first, ModelReply(text="12"))
     told = api.http.get(path, params=named).json()
     assert (told["differs_at"], told["does"], told["other_does"]) == (2, 'says "12"', None)
+    assert (told["steps"], told["other_steps"]) == (2, 1)
     shown = local_line(api).inline("runs", "compare", first[:16], second).out
     assert "step 2 is the first that differs" in shown
     assert f"\n{second}  does nothing more" in shown

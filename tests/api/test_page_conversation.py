@@ -29,7 +29,9 @@ pytestmark = [
 Visit = Callable[..., PageVisitor]
 MARKDOWN = {
     "# One": "h3=One",
-    "### Three ###": "h5=Three",
+    "### Three ###": "h3=Three",
+    "## A\n### B\n## C\n##### D": "h3=A h4=B h3=C h4=D",
+    "### A\n# B\n> ### D": "h3=A h3=B blockquote=D h4=D",
     "a **bold** and *it* and ~~gone~~ `code`": "strong=bold em=it del=gone code=code",
     "snake_case_name and 2 * 3 * 4": "",
     "**unclosed and *also": "",
@@ -72,7 +74,7 @@ def test_markdown_becomes_elements_and_nothing_else_does(visit: Visit) -> None: 
     drawn = page.locator("#drawn section")
     for number, (text, wanted) in enumerate(MARKDOWN.items()):
         assert " ".join(drawn.nth(number).evaluate(_ELEMENTS, _SHOWN)) == wanted, text
-    assert "snake_case_name and 2 * 3 * 4" in drawn.nth(3).inner_text()
+    assert "snake_case_name and 2 * 3 * 4" in drawn.nth(5).inner_text()
     assert "<b>bold</b> <script>1</script> &lt;" in drawn.last.inner_text()
     for link in page.locator("#drawn a").all():
         assert (link.get_attribute("target"), link.get_attribute("rel")) == ("_blank", "noopener noreferrer nofollow")
@@ -114,6 +116,7 @@ def test_a_session_reads_as_a_conversation(api: Served, store: Store, visit: Vis
     asked.get_by_text("recursive delete", exact=True).wait_for()
     asked.get_by_role("button", name="Deny").click()
     talk.locator(".asked", has_text="chose").wait_for()
+    talk.locator(".call > summary", has_text="denied").wait_for()
     until(lambda: store.status(second).value != "waiting_for_approval", "the answer")
 
 
@@ -132,6 +135,25 @@ def test_what_is_said_in_a_session_is_seen_there(api: Served, store: Store, visi
     store.answer(fresh["run_id"], ModelReply(text="Nothing is left to do."))
     talk.get_by_text("Nothing is left to do.").wait_for()
     assert page.url.endswith(f"/sessions/{first}"), "one stays where one is"
+
+
+def test_a_call_that_waits_for_children_stands_once_in_its_session_and_its_run_is_stopped_there(
+    api: Served,
+    store: Store,
+    visit: Visit,  # noqa: F811
+) -> None:
+    run_id = api.submit(input="Ask two others.")
+    store.ask_tools(run_id, ask_calls(("delegate_task", {"goal": "look"})))
+    store.delegate(run_id, 2)
+    page = visit().page
+    page.goto(f"{api.url}/#/sessions/{run_id}")
+    calls = page.get_by_label("The conversation").locator(".call", has_text="delegate_task")
+    calls.filter(has_text="running").wait_for()  # by its events, and not by its row alone
+    assert calls.count() == 1
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Do it").click()
+    until(lambda: store.status(run_id).value == "cancelled", "the end")
+    page.get_by_role("button", name="Stop").wait_for(state="detached")
 
 
 def test_a_timeline_shows_who_was_waited_for_and_opens_it(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
@@ -424,7 +446,7 @@ def test_a_replay_shows_its_runs_beside_their_originals(api: Served, store: Stor
     visitor.open("replays", "Replays")
     page.get_by_role("link", name="nightly.1").click()
     found = page.get_by_label("A replay", exact=True)
-    found.get_by_text("1 runs, 0 differ").wait_for()
+    found.get_by_text("1 run, 0 differ").wait_for()
     assert "exact: good" in found.inner_text()
     found.get_by_role("link", name="Count the orders").click()
     page.get_by_role("heading", name="Compare").wait_for()
@@ -442,8 +464,9 @@ def test_a_question_is_read_in_the_order_in_which_one_decides(api: Served, store
         asked.get_by_role("button", name="Deny").wait_for()
         text = page.locator("main").inner_text()
         order = [
-            "Push it and deploy it.", "Allow this?", "Why it is asked: force push", "git push --force origin main",
-            "2 dangers", "recursive delete", "On no, it does not run", "Allow once", "Deny",
+            "Push it and deploy it.", "Allow this?", "Why it is asked: force push", "In: /srv/shop",
+            "git push --force origin main", "2 dangers", "recursive delete", "On no, it does not run",
+            "Allow once", "Deny",
         ]  # fmt: skip
         begin = text.index(order[0])
         found = [begin]
@@ -551,6 +574,29 @@ def test_two_runs_show_what_differs_side_by_side(api: Served, store: Store, visi
     labels = "() => new Set([...document.querySelectorAll('td')].map((cell) => cell.dataset.label)).size === 1"
     phone.page.locator("td[data-label='Count the files']").first.wait_for(state="attached")
     phone.page.wait_for_function(labels)
+
+
+def test_a_run_of_a_later_turn_and_its_fork_are_counted_as_the_terminal_counts_them(
+    api: Served,
+    store: Store,
+    visit: Visit,  # noqa: F811
+) -> None:
+    earlier = api.submit(input="Hello")
+    store.answer(earlier, ModelReply(text="Good morning."))
+    run_id = api.submit(input="Count the files", session_id=earlier)
+    store.ask_tools(run_id, ask_calls(("terminal", {"command": "pwd"})))
+    store.settle(run_id, 0, "/work")
+    store.answer(run_id, ModelReply(text="four"))
+    fork = api.http.post(f"/v1/runs/{run_id}/fork", json={"at": 1}).json()["run_id"]
+    store.answer(fork, ModelReply(text="six"))
+    told = api.http.get(f"/v1/runs/{run_id}/comparison", params={"with": fork}).json()
+    assert (told["differs_at"], told["steps"], told["other_steps"]) == (2, 2, 2)
+    visitor = visit()
+    page = visitor.page
+    visitor.open(f"compare/{run_id}/{fork}", "Compare")
+    page.get_by_label("What differs").get_by_text("1 of 2 steps are alike").wait_for()
+    assert "Step 2" in page.get_by_label("What differs").locator(".step").inner_text()
+    assert page.get_by_role("row", name="Steps").locator("td").all_inner_texts() == ["2", "2"]
 
 
 def test_what_people_type_is_shown_as_they_typed_it(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811

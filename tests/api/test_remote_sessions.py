@@ -14,7 +14,7 @@ from serving import Served
 from support.commandline import CommandLine
 from support.store import Store
 
-from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.messages import ModelReply, Usage
 from hermes_worker.settings import Settings
 from hermes_worker.store.search.indexing import Indexer
 from hermes_worker.store.sessions import SessionChanges, SessionPage, Sessions
@@ -92,6 +92,14 @@ def test_sessions_are_shown_and_found_alike(local: CommandLine, remote: CommandL
     assert "Birds" in shown
     found = json.loads(remote.inline("sessions", "search", "stork", "--json").out)
     assert (found["session_id"], found["snippet"]) == (heron, "and the >>>stork<<<")
+
+
+def test_a_session_of_one_run_has_the_tokens_of_that_run(remote: CommandLine, store: Store) -> None:
+    run_id = store.submit(input="hello").run_id
+    usage = Usage(input=1_200, cache_read=3_000, cache_write=40, output=70)
+    store.answer(run_id, ModelReply(text="noted", usage=usage))
+    for words in (["sessions", "show"], ["runs", "show"]):
+        assert "4,240 tokens in, 70 out" in remote.inline(*words, run_id).out
 
 
 def test_a_session_that_there_is_not_is_told_alike(local: CommandLine, remote: CommandLine, store: Store) -> None:
@@ -198,12 +206,12 @@ def test_sessions_that_ended_are_pruned(way: str, request: pytest.FixtureRequest
     its.change(archived, SessionChanges(end_reason="done", is_archived=True))
 
     shown = line.inline("sessions", "prune", "--older-than", "0")
-    assert "1 sessions would be deleted" in shown.err
+    assert "would delete 1 session;" in shown.err
     assert line.inline("sessions", "prune", "--older-than", "1", "--yes").out == "deleted 0 of 0 sessions\n"
     assert line.inline("sessions", "prune", "--older-than", "0", "--reason", "other", "--yes").out.startswith(
         "deleted 0"
     )
-    assert line.inline("sessions", "prune", "--older-than", "0", "--yes").out == "deleted 1 of 1 sessions\n"
+    assert line.inline("sessions", "prune", "--older-than", "0", "--yes").out == "deleted 1 of 1 session\n"
     assert {view.label.id for view in its.list_page(SessionPage())} == {going_on}
     assert line.inline("sessions", "archive", archived, "--undo").code == 0
     assert {view.label.id for view in its.list_page(SessionPage())} == {going_on, archived}

@@ -45,7 +45,7 @@ def repaired() -> dict[str, str]:
 @pytest.mark.parametrize(
     ("age_s", "grade", "words"),
     [
-        (5, "ok", "1 steps wait"),
+        (5, "ok", "1 step due"),
         (120, "note", "start more workers for 'model'"),
         (2_000, "broken", "start more workers for 'model'"),
     ],

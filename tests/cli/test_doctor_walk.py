@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from support.store import Store
 
 from hermes_worker.cli import doctor, doctor_providers
+from hermes_worker.local.paths import StackNote, hold_home
 from hermes_worker.settings import load_settings
 from hermes_worker.store.tables import workers
 from hermes_worker.workspaces.sandbox.backends import Sandbox, SandboxBackend
@@ -127,3 +129,20 @@ def test_a_model_that_others_ask_is_not_asked_without_their_key(served: str, tmp
     assert doctor._check_model(load_settings(given, home=tmp_path))[0] == "broken"
     grade, text = doctor._check_model(load_settings({**given, "HERMES_MODEL_ASKED_ELSEWHERE": "true"}, home=tmp_path))
     assert (grade, "not asked from here" in text) == ("note", True)
+
+
+def test_beside_a_running_stack_the_doctor_speaks_of_that_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_HOME", str(tmp_path / "home"))
+    store.workers.register(name="w", queues="model,system", ttl_s=60.0)
+    note = StackNote(
+        pid=os.getpid(), command="up", started_at=0.0, broker_url="redis://x", model="big at there", model_key="there"
+    )
+    with hold_home(tmp_path / "home") as held:
+        held.announce(note)
+        grade, text = doctor._check_workers(load_settings())
+        assert (grade, "start worker" in text) == ("broken", False)
+        assert f"the one of 'hermes-worker up' (pid {os.getpid()}) hangs or has ended" in text
+        grade, text = doctor._check_model(load_settings())
+        assert (grade, "'hermes-worker up' runs with another one: big at there" in text) == ("note", True)

@@ -202,6 +202,17 @@ def test_what_waits_is_answered_by_its_number_and_stands_in_the_history(hermes: 
     assert question not in shown
 
 
+def test_a_denied_call_is_called_so_and_no_failure(hermes: CommandLine, store: Store) -> None:
+    run_id = asked(store)
+    [line] = documents(hermes("approvals", "list", "--json"))
+    assert hermes("approvals", "answer", str(line["id"]), "deny").code == 0
+    [call] = documents(hermes("runs", "calls", run_id, "--json"))
+    assert call["denied"] is True
+    for words in (["calls", run_id], ["calls", run_id, call["call"]], ["show", run_id]):
+        shown = hermes("runs", *words).out
+        assert "denied" in shown and "failed" not in shown, shown
+
+
 @pytest.mark.parametrize("verb", [["approvals", "answer"], ["runs", "approve"]])
 def test_a_call_is_allowed_with_other_arguments_and_the_history_names_what_ran(
     hermes: CommandLine, store: Store, tmp_path: Path, verb: list[str]
@@ -226,11 +237,12 @@ def test_a_call_is_allowed_with_other_arguments_and_the_history_names_what_ran(
 
 def test_the_whole_of_a_long_command_is_shown_with_wide(hermes: CommandLine, store: Store) -> None:
     command = f"rm -r build\n{'x' * 300}\x1b[2J\n9  run_ffff  fake"
-    asked(store, replace(DANGER, request={**DANGER.request, "command": command}))
+    asked(store, replace(DANGER, request={**DANGER.request, "command": command, "directory": "/srv/shop"}))
+    assert "/srv/shop" in hermes("approvals", "list").out
     assert "xxxx" * 70 not in hermes("approvals", "list").out
     first, *rest = hermes("approvals", "list", "-o", "wide").out.splitlines()
     assert " once/session" in first
-    assert {"    rm -r build", "    9  run_ffff  fake"} <= set(rest)
+    assert {"    in: /srv/shop", "    rm -r build", "    9  run_ffff  fake"} <= set(rest)
     assert any("x" * 300 in line for line in rest)
     assert all(line.startswith("    ") and "\x1b" not in line for line in rest)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_worker.cli.stack_words import describe_roles, describe_work
+from hermes_worker.cli.stack_words import describe_roles, describe_silent_workers, describe_work
 from hermes_worker.core.run import RunStatus
 
 
@@ -18,3 +18,13 @@ def test_work_is_counted_by_what_it_does() -> None:
     assert describe_work([RunStatus.QUEUED], is_cut=False) == "1 open run: 1 queued"
     assert describe_work([RunStatus.QUEUED] * 2, is_cut=True).startswith("more than 2 open runs")
     assert describe_work([], is_cut=False) == "nothing is at work"
+
+
+def test_a_worker_whose_process_runs_and_that_no_row_knows_is_named() -> None:
+    parts = ["worker tools [2]", "worker model,delivery,system [20]", "api 127.0.0.1:0", "beat"]
+    alive = [["system", "model", "delivery"], ["tools"]]
+    assert describe_silent_workers(parts, alive) is None
+    silent = describe_silent_workers(parts, alive[:1])
+    assert silent is not None and silent.startswith("the worker of tools gives no sign of life")
+    both = describe_silent_workers(parts, [])
+    assert both is not None and both.startswith("the workers of tools and of model,delivery,system give no")

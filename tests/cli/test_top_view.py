@@ -234,6 +234,7 @@ def test_a_question_that_is_answered_with_words_cannot_be_denied() -> None:
 def test_a_filter_shows_what_holds_its_text() -> None:
     state, _ = pressed(at("run run_a"), "/", *"PAUS")
     assert list_rows(state.fleet) == ["run run_b"] and state.chosen == "run run_b"
+    assert "open runs 2" in render_rows(state)[0].text, "the head counts what the filter hides as well"
     kept, _ = pressed(state, "enter")
     assert list_rows(update_fleet(kept, FLEET).fleet) == ["run run_b"], "the next look is filtered as well"
     assert "/PAUS" in render_foot(kept)[0].text
@@ -260,6 +261,14 @@ def test_a_question_says_why_it_is_asked() -> None:
     questions = parse_questions(waiting(id=7, run_id="run_a", command="rm x", description="deletes", choices=[]), NOW)
     state, _ = press_key(at("wait 7", replace(FLEET, questions=questions)), "a")
     assert state.sure == "allow it once (deletes): rm x?"
+
+
+def test_a_question_says_in_which_directory_its_command_would_run() -> None:
+    told = {"id": 7, "run_id": "run_a", "command": "rm x", "description": "deletes", "choices": []}
+    for directory, shown in (("/srv/shop", "/srv/shop"), (f"/srv/{'x' * 50}/shop", f"…{'x' * 35}/shop")):
+        questions = parse_questions(waiting(**told, directory=directory), NOW)
+        state, _ = press_key(at("wait 7", replace(FLEET, questions=questions)), "a")
+        assert state.sure == f"allow it once (deletes, in {shown}): rm x?"
 
 
 @pytest.mark.parametrize(
@@ -376,6 +385,13 @@ def test_the_foot_tells_the_keys_that_do_something_here(row: str, has: list[str]
     told = render_foot(at(row))[0].text.replace("\N{NO-BREAK SPACE}", " ").split(" · ")
     assert set(has) <= set(told)
     assert set(lacks).isdisjoint(told)
+
+
+@pytest.mark.parametrize("row", ["run run_a", "run run_b", "wait 7", ""])
+def test_the_keys_of_the_foot_have_room_on_one_line(row: str) -> None:
+    [line] = render_foot(at(row), 80)
+    assert layout.count_columns(line.text) <= 80
+    assert "?\N{NO-BREAK SPACE}keys" in line.text
 
 
 def test_a_key_tells_what_all_keys_do_and_escape_goes_back() -> None:

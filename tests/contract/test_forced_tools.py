@@ -83,7 +83,10 @@ def test_a_call_of_another_tool_leaves_the_force(chat: Turns, server: StrictServ
     server.says(CALL, Said(text="I would rather talk"), Said(text="and talk"), Said(text="more"))
     view = finished(chat, server, forced_tools=("get_weather", "get_time"))
     assert (view.status, view.exit_reason) == (RunStatus.FAILED, "output_invalid")
-    assert view.error == f"The model called none of get_weather, get_time, after {REPAIRS_MAX} corrections."
+    assert (
+        view.error
+        == f"The model called none of get_weather, get_time, after {REPAIRS_MAX} corrections. The last answer was: more"
+    )
     assert [sent_choice(document, "chat") for document in server.accepted] == ["required"] * 4
     assert "Do not answer in text. Call get_weather or get_time" in json.dumps(server.accepted[2])
 

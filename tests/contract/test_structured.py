@@ -40,6 +40,7 @@ def test_the_third_answer_that_does_not_fit_is_the_end(turns: Turns, server: Str
     assert (view.status, view.exit_reason, len(server.accepted)) == (RunStatus.FAILED, "output_invalid", 3)
     assert view.error is not None
     assert "it is not one JSON value" in view.error
+    assert view.error.endswith(f" The last answer was: no {REPAIRS_MAX}"), "it stands nowhere else"
     assert view.output is None
 
 

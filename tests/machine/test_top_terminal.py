@@ -69,12 +69,12 @@ def test_a_person_sees_what_waits_allows_it_and_leaves(hermes: CommandLine, up: 
         assert "questions 1" in shown and "waiting for approval" in shown and "WORKER" in shown and "QUEUE" in shown
         chosen(terminal, run_id)
         terminal.key("a")
-        terminal.wait_for("allow it once (recursive delete): rm -rf ./build?")
+        terminal.wait_for("allow it once (recursive delete; no checkpoint keeps build")
         terminal.key("n")
         terminal.wait_for("nothing was done")
         assert hermes.run_of(run_id)["status"] == "waiting_for_approval"
         terminal.key("a")
-        terminal.wait_for("allow it once (recursive delete): rm -rf ./build?")
+        terminal.wait_for("allow it once (recursive delete; no checkpoint keeps build")
         terminal.key("y")
         terminal.wait_for("questions: none")
         wait_for_status(hermes, run_id, "completed")

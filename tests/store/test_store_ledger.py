@@ -12,6 +12,7 @@ from support.store import TTL_S, Store, asks
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import CallStatus
 from hermes_worker.safety.approvals import ApprovalChoice
+from hermes_worker.services.presenters import build_entry_object
 from hermes_worker.store.runs.call_ledger import CallNotFound, Ledger
 from hermes_worker.store.runs.runs import RunNotFound
 from hermes_worker.store.runs.waits import Waits
@@ -93,6 +94,16 @@ def test_a_call_that_was_allowed_as_it_was_has_no_other_arguments(store: Store) 
     Waits(store.database).approve(run_id, ApprovalChoice.ONCE, by="cli:anna")
     [entry] = Ledger(store.database).list_calls(run_id)
     assert Ledger(store.database).load_call(run_id, entry.row.iteration, entry.row.position).changed_arguments is None
+
+
+def test_a_call_that_a_person_denied_is_told_from_one_that_failed(store: Store) -> None:
+    run_id = store.with_tools(Replay.ONCE, Replay.ONCE)
+    Waits(store.database).ask(store.call(run_id), DANGER)
+    assert not Ledger(store.database).list_calls(run_id)[0].row.is_denied, "it is asked about"
+    Waits(store.database).approve(run_id, ApprovalChoice.DENY, by="cli:anna")
+    denied, other = Ledger(store.database).list_calls(run_id)
+    assert (bool(denied.row.is_denied), bool(other.row.is_denied)) == (True, False)
+    assert (build_entry_object(denied).word, build_entry_object(other).word) == ("denied", "pending")
 
 
 def test_what_is_not_there_is_named(store: Store) -> None:

@@ -16,7 +16,10 @@ from hermes_worker.core.messages import ModelReply, ToolRequest, dump_canonical_
 from hermes_worker.features.checkpoints.rules import CheckpointLimits
 from hermes_worker.features.checkpoints.service import CheckpointsAway, RunCheckpoints
 from hermes_worker.features.checkpoints.work import Checkpointing
-from hermes_worker.safety.destruction import is_destructive
+from hermes_worker.safety.approvals import ApprovalMode
+from hermes_worker.safety.destruction import describe_unkept, is_destructive
+from hermes_worker.store.runs.waits import Waits
+from hermes_worker.tasks.calls.approval_rules import ApprovalRules
 from hermes_worker.tasks.iteration.planning import plan_calls
 from hermes_worker.workspaces.opening import OpeningOptions, open_workspace
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
@@ -91,6 +94,33 @@ def test_a_refused_call_leaves_no_checkpoint(turns: Turns, tmp_path: Path) -> No
     run_id = begun(turns, tmp_path / "workspace")
     called(turns.store, turns, run_id, ("terminal", {"command": "rm -rf /"}))
     assert not (tmp_path / "home").exists()
+
+
+def test_a_question_says_where_a_command_would_run_and_what_no_checkpoint_keeps(turns: Turns, tmp_path: Path) -> None:
+    root = tmp_path / "workspace"
+    turns.parts = change_parts(
+        turns.parts, waits=Waits(turns.store.database), approvals=ApprovalRules(mode=ApprovalMode.MANUAL)
+    )
+    run_id = begun(turns, root)
+    (root / "sub/build").mkdir(parents=True)
+    called(turns.store, turns, run_id, ("terminal", {"command": "rm -rf build", "workdir": "sub"}))
+    [asked] = Waits(turns.store.database).list_open(run_id=run_id)
+    assert asked.request["directory"] == str(root / "sub")
+    assert asked.request["description"].endswith("; no checkpoint keeps build: this cannot be put back")
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("rm -rf build", "build"),
+        ("rm -r ./a/dist .venv/lib && mv build x", "dist, .venv, build"),
+        ("rm -rf src", ""),
+        ("ls build", ""),
+        ("(" * 400, ""),
+    ],
+)
+def test_what_no_checkpoint_keeps_is_named(command: str, named: str) -> None:
+    assert describe_unkept(command) == (f"no checkpoint keeps {named}: this cannot be put back" if named else "")
 
 
 @pytest.mark.parametrize(

@@ -288,3 +288,29 @@ def test_a_script_does_not_get_round_the_question(bank: Bank) -> None:
     do_calls(bank.turns.parts, bank.store, again)
     assert bank.store.status(again) is not RunStatus.COMPLETED
     assert bank.count() == 0
+
+
+def test_after_an_undo_a_command_that_only_reads_runs_again_and_asks_nobody(bank: Bank) -> None:
+    bank.store.answer(bank.begin("s", "hello"), ModelReply(text="hi"))
+    run_id = bank.begin("s", "pay")
+    bank.call(run_id, '{"command":"ls"}')
+    bank.call(run_id, '{"command":"echo pay >> ledger"}')
+    bank.store.answer(run_id, ModelReply(text="paid"))
+    again = undo(bank, "s", run_id)
+    for command in ("ls", "cat ledger | wc -l"):
+        bank.call(again, json.dumps({"command": command}))
+        assert Waits(bank.store.database).list_open(run_id=again) == []
+        assert "already_done" not in bank.store.results(again)[-1]
+    bank.call(again, '{"command":"echo more >> ledger"}')
+    assert bank.store.status(again) is RunStatus.WAITING_FOR_APPROVAL
+    assert bank.count() == 1
+
+
+def test_after_an_undo_of_a_turn_that_only_read_nothing_is_asked(bank: Bank) -> None:
+    bank.store.answer(bank.begin("s", "hello"), ModelReply(text="hi"))
+    run_id = bank.begin("s", "look")
+    bank.call(run_id, '{"command":"ls"}')
+    bank.store.answer(run_id, ModelReply(text="nothing here"))
+    again = undo(bank, "s", run_id)
+    bank.call(again, '{"command":"echo pay >> ledger"}')
+    assert bank.count() == 1

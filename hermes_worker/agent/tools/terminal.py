@@ -6,6 +6,7 @@ ended in and the variables it exported, so the next command may run on another w
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -156,6 +157,12 @@ def _start_in_background(arguments: Mapping[str, Any], context: ToolContext) -> 
     if wants_telling and not is_told:
         document["note"] = f"you will not be told by a message: {rows.cannot_tell}. Use the tool process to look"
     return build_json_result(document, is_error=False)
+
+
+def find_command_folder(arguments: Mapping[str, Any], context: ToolContext) -> str:
+    """The folder in which a command would run, as its words say; whether it is there is not looked up."""
+    folders = (context.session.get(CWD_KEY), arguments.get("workdir"))
+    return posixpath.normpath(posixpath.join(context.workspace.root, *(each for each in folders if each)))
 
 
 def _find_folder(workdir: str | None, context: ToolContext) -> str | None:

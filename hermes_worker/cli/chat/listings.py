@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hermes_worker.cli.chat.line_parser import SlashVerb, render_help
-from hermes_worker.cli.layout import format_age, format_moment, parse_moment
+from hermes_worker.cli.layout import format_age, format_count, format_moment, format_tokens, parse_moment
 from hermes_worker.cli.top.fleet import render_tree
 from hermes_worker.cli.wording import flatten_text, render_question
 from hermes_worker.core.pricing import CostStatus, format_cost
@@ -60,7 +60,7 @@ def format_session(session: SessionObject) -> str:
     """Describe a conversation on one line."""
     about = flatten_text(session.title or session.preview, 60)
     at = format_moment(session.last_active)
-    return f"{about}  {at}  {session.message_count} messages  {flatten_text(session.id, 60)}"
+    return f"{about}  {at}  {format_count(session.message_count, 'message')}  {flatten_text(session.id, 60)}"
 
 
 def _render_status(place: ListingScope) -> list[str]:
@@ -75,11 +75,12 @@ def _render_status(place: ListingScope) -> list[str]:
 
 def _render_usage(client: HermesClient, session_id: str) -> list[str]:
     session = client.session(session_id)
+    cached = session.cache_read_tokens + session.cache_write_tokens
     return [
-        f"{session.api_call_count:,} model calls, {session.tool_call_count:,} tool calls, "
-        f"{session.message_count:,} messages",
-        f"{session.input_tokens:,} tokens in (and {session.cache_read_tokens:,} from a cache), "
-        f"{session.output_tokens:,} out",
+        f"{format_count(session.api_call_count, 'model call')}, {format_count(session.tool_call_count, 'tool call')}, "
+        f"{format_count(session.message_count, 'message')}",
+        format_tokens(session.input_tokens, cached, session.output_tokens)
+        + (f", {cached:,} of them from or to a cache" if cached else ""),
         format_cost(session.estimated_cost_usd, CostStatus.UNKNOWN if session.has_unknown_cost else None),
     ]
 
@@ -88,7 +89,7 @@ def _render_context(client: HermesClient, run_id: str) -> list[str]:
     prompt = client.prompt(run_id)
     parts = {"system prompt": prompt.system, "tools": str(prompt.tools), "messages": str(prompt.messages)}
     sizes = {name: len(text) // _CHARS_PER_TOKEN for name, text in parts.items()}
-    counts = f"{len(prompt.messages)} messages, {len(prompt.tools)} tools"
+    counts = f"{format_count(len(prompt.messages), 'message')}, {format_count(len(prompt.tools), 'tool')}"
     about = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
     return [f"{flatten_text(prompt.model, 80)}: {counts}", f"about {sum(sizes.values()):,} tokens ({about})"]
 

@@ -26,12 +26,13 @@ from hermes_worker.cli.chat.listings import LISTINGS, ListingScope, format_sessi
 from hermes_worker.cli.chat.own_commands import OwnCommand, run_here
 from hermes_worker.cli.chat.painting import Painter
 from hermes_worker.cli.chat.turn import CallFolded, ChatEnd, ChatNotice, PendingQuestion, Tone, TurnState, apply_event
-from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.layout import format_count, format_moment
 from hermes_worker.cli.session_files import write_session
 from hermes_worker.cli.short_ids import require_id
 from hermes_worker.cli.wording import flatten_text, strip_controls
 from hermes_worker.client import HermesClient, RefusedError, operations
 from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.core.ignored_folders import UNKEPT_REMARK
 from hermes_worker.core.run import OPEN_STATUSES
 from hermes_worker.core.sources import EVALUATION_SOURCE
 
@@ -432,7 +433,8 @@ class Talk:
             return
         found = self._client.diff(run_id)
         self._painter.show(render_diff(found.text))
-        self.note(f"{found.files_total} files differ" if found.files_total else "no file differs")
+        differ = f"{format_count(found.files_total, 'file')} {'differs' if found.files_total == 1 else 'differ'}"
+        self.note(f"{differ if found.files_total else 'no file differs'}; {UNKEPT_REMARK}")
 
     def _roll_back(self, checkpoint_id: str) -> None:
         if (run_id := self._require_last_run()) is None:
@@ -440,11 +442,11 @@ class Talk:
         if not checkpoint_id:
             found = self._client.checkpoints(run_id).data
             lines = [f"{each.id}  {format_moment(each.created_at)}  before {each.tool}" for each in found]
-            self._painter.show_lines(lines or ["there are no checkpoints"])
+            self._painter.show_lines([*lines, UNKEPT_REMARK] if lines else ["there are no checkpoints"])
             return
         done = self._client.restore(run_id, checkpoint_id)
         self._painter.show_lines([*(f"cannot be put back: {each}" for each in done.failed)])
-        counts = f"{len(done.written)} files were put back, {len(done.removed)} removed"
+        counts = f"put back: {format_count(len(done.written), 'file')}, removed: {len(done.removed)}"
         self.note(f"{counts}; /rollback {done.before} takes this back")
 
     # --------------------------------------------------------------------------------------------- what comes of it

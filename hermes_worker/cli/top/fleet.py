@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hermes_worker.schemas.sessions import SessionObject
 
 _TEXT_CHARS_MAX = 2_000
+_PLACE_CHARS_MAX = 40
 _RATE_OVER_S = 300.0
 
 
@@ -219,10 +220,17 @@ def _parse_question(wait: WaitObject, now: float) -> FleetQuestion:
         is_approval=wait.kind == WaitKind.APPROVAL,
         text=shown,
         is_whole=is_whole,
-        why=clean_text(wait.description, 200) if wait.command else "",
+        why=_explain_question(wait) if wait.command else "",
         choices=tuple(clean_text(each, 200) for each in wait.choices),
         age_s=_compute_seconds(now, wait.created_at),
     )
+
+
+def _explain_question(wait: WaitObject) -> str:
+    """Say why a command is asked about and, where that is known, in which directory it would run."""
+    place = clean_text(wait.directory, 1_000)
+    end = f"…{place[-_PLACE_CHARS_MAX:]}" if len(place) > _PLACE_CHARS_MAX else place
+    return ", ".join(filter(None, (clean_text(wait.description, 200), f"in {end}" if end else "")))
 
 
 def parse_keys(states: Sequence[KeyStateObject], now: float) -> list[FleetKey]:

@@ -134,9 +134,10 @@ class FullScreen:
         return max(_FOOT_LINES, min(len(self._fold_foot()), self._application.output.get_size().rows - 1))
 
     def _fold_foot(self) -> list[TopLine]:
+        columns = self._application.output.get_size().columns
         with self._lock:
-            shown = render_foot(self._state)
-        return fold_lines(shown, self._application.output.get_size().columns)
+            shown = render_foot(self._state, columns)
+        return fold_lines(shown, columns)
 
     def _render_below(self) -> StyleAndTextTuples:
         return _render_lines(self._fold_foot())

@@ -32,6 +32,8 @@ _HELP = (
     "q leaves",
 )
 """What keys do, for ``?``."""
+_SPARED_KEYS = ("j/k", "o ", "Tab", "q ", "/")
+"""Beginnings of the keys that the foot leaves out first where there is no room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,12 +375,12 @@ def render_rows(state: TopState) -> list[TopLine]:
         return [TopLine(text=fleet.lost_because or "asking the server", style="dim")]
     shown = (
         [
-            *_render_head(fleet),
+            *_render_head(fleet, state.everything),
             *_render_listed(fleet),
         ]
         if fleet.tab is not TopTab.FLEET
         else [
-            *_render_head(fleet),
+            *_render_head(fleet, state.everything),
             *_render_questions(fleet),
             *_render_runs(fleet),
             *_render_workers(fleet),
@@ -389,8 +391,8 @@ def render_rows(state: TopState) -> list[TopLine]:
     return [replace(line, style="chosen") if line.row and line.row == state.chosen else line for line in shown]
 
 
-def render_foot(state: TopState) -> list[TopLine]:
-    """Render the lines at the foot."""
+def render_foot(state: TopState, columns: int = 1_000) -> list[TopLine]:
+    """Render the lines at the foot. Of the keys those are told that have room on one line of ``columns``."""
     if state.confirming is not None:
         return [TopLine(text=f"{state.sure} y does it, any other key does not", style="warning")]
     if (asked := state.answering) is not None:
@@ -404,7 +406,7 @@ def render_foot(state: TopState) -> list[TopLine]:
     if state.opened is not None:
         return [TopLine(text=state.said or _join_keys(["j/k scroll", "Esc back", "? keys"]), style="dim")]
     shown = [f"/{state.filter}", "Esc show all"] if state.filter else []
-    said = state.said or _join_keys([*shown, *_list_keys(state)])
+    said = state.said or _join_keys([*shown, *_choose_keys(_list_keys(state), columns)])
     return [TopLine(text=said, style="warning" if state.said else "dim")]
 
 
@@ -420,6 +422,16 @@ def _list_keys(state: TopState) -> list[str]:
     tabs = list(TopTab)
     following = tabs[(tabs.index(state.tab) + 1) % len(tabs)]
     return [*keys, *order, "/ filter", f"Tab {following.value}", "? keys", "q quit"]
+
+
+def _choose_keys(keys: Sequence[str], columns: int) -> list[str]:
+    """Choose the keys that have room on one line: ``?`` tells the others."""
+    chosen = list(keys)
+    for spared in (key for beginning in _SPARED_KEYS for key in keys if key.startswith(beginning)):
+        if count_columns(_join_keys(chosen)) <= columns:
+            break
+        chosen.remove(spared)
+    return chosen
 
 
 def _join_keys(keys: Sequence[str]) -> str:
@@ -449,11 +461,12 @@ def choose_window(shown: Sequence[TopLine], height: int) -> Sequence[TopLine]:
     return shown[first : first + height]
 
 
-def _render_head(fleet: FleetFacts) -> list[TopLine]:
+def _render_head(fleet: FleetFacts, everything: FleetFacts) -> list[TopLine]:
+    """Render the line above the sections, which counts everything, whatever a filter leaves of it."""
     spent = NO_PRICE if fleet.spent_usd is None else format_usd(fleet.spent_usd)
     rate = "" if fleet.usd_per_minute is None else f", {format_usd(fleet.usd_per_minute)} a minute"
-    at_work = sum(run.status == "running" for run in fleet.runs)
-    counted = f"open runs {len(fleet.runs)}, running {at_work} · questions {len(fleet.questions)}"
+    at_work = sum(run.status == "running" for run in everything.runs)
+    counted = f"open runs {len(everything.runs)}, running {at_work} · questions {len(everything.questions)}"
     head = TopLine(text=f"{format_clock(fleet.at)} · {counted} · spent today {spent}{rate}", style="bold")
     lost = TopLine(text=f"not connected, this is how it was: {fleet.lost_because}", style="warning")
     return [head, *([lost] if fleet.lost_because else [])]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _LIST_MAX = 500
 _ASKED_CHARS = 80
 _PRINTED = (
-    *("id", "code", "run_id", "title", "tenant", "kind", "tool", "created_at", "expires_at", "command", "description"),
-    *("pattern_keys", "question", "choices"),
+    *("id", "code", "run_id", "title", "tenant", "kind", "tool", "created_at", "expires_at", "command", "directory"),
+    *("description", "pattern_keys", "question", "choices"),
 )
 """The fields of an open question that ``--json`` prints, in this order."""
 
@@ -87,13 +87,13 @@ def list_open(
         return
     print_entries(
         found,
-        ("ID", "CODE", "ASKS", "OF", "WAITS", "ENDS", "CHOICES", "TENANT", "RUN"),
+        ("ID", "CODE", "ASKS", "OF", "WAITS", "ENDS", "CHOICES", "TENANT", "RUN", "IN"),
         _format_open,
         document=(lambda line: {name: line[name] for name in _PRINTED}) if as_json else None,
         empty="nothing waits for a person",
         ids=(8,),
         whole=(0, 1, 4, 5),
-        spared=(7, 6, 4, 8, 1),
+        spared=(7, 6, 4, 8, 1, 9),
     )
     if found and not as_json:
         click.echo("'hermes-worker approvals show ID' shows one whole, with every danger of a command", err=True)
@@ -283,16 +283,18 @@ def _format_open(line: WaitObject) -> tuple[str, ...]:
         choices or "words",
         line.tenant,
         line.run_id,
+        flatten_text(line.directory or "-", 200),
     )
 
 
 def _render_whole(line: WaitObject) -> str:
     """Render a question whole. Text of a model is set off, so that it cannot look like the line above it."""
-    number, code, _, title, waits, ends, choices, tenant, run_id = _format_open(line)
+    number, code, _, title, waits, ends, choices, tenant, run_id, _ = _format_open(line)
     texts = [text for text in (line.description, line.command or line.question) if text] or [line.tool]
     said = (f"    {show_unprintable(part)}" for text in texts for part in render_lines(text))
     head = f"{number}  {code}  waits {waits}, ends {ends}  {choices}  {tenant}  {run_id}"
-    return "\n".join([head, f"    of: {title}", *said])
+    place = [f"    in: {show_unprintable(line.directory)}"] if line.directory else []
+    return "\n".join([head, f"    of: {title}", *place, *said])
 
 
 def _format_closed(line: DecisionObject, format_time: FormatTime) -> tuple[str, ...]:

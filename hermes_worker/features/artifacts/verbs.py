@@ -85,7 +85,9 @@ def _show(found: ArtifactList) -> None:
     elif found.state == "failed":
         click.echo(f"the files of the run could not be gathered: {strip_controls(found.reason or '')}", err=True)
     elif found.gathered:
-        click.echo(f"the {found.gathered} files of the run were deleted by a rule of retention", err=True)
+        click.echo(
+            f"what the run left ({format_count(found.gathered, 'file')}) was deleted by a rule of retention", err=True
+        )
     else:
         click.echo(_STATES[found.state], err=True)
     for one in found.left_out:

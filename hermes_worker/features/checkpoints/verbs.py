@@ -12,12 +12,13 @@ import click
 
 from hermes_worker.cli.api_connection import open_api_client
 from hermes_worker.cli.entry import EXIT_FAILED
-from hermes_worker.cli.layout import format_moment
+from hermes_worker.cli.layout import format_count, format_moment
 from hermes_worker.cli.list_output import print_entries
 from hermes_worker.cli.options import TEXT, of_tenant, reachable
 from hermes_worker.cli.screen import flatten_text, strip_controls
 from hermes_worker.cli.short_ids import complete_id
 from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.ignored_folders import UNKEPT_REMARK
 from hermes_worker.core.run import RunStatus
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def diff(home: Path | None, run_id: str, checkpoint: str | None, as_json: bool) 
         click.echo(json.dumps(found.model_dump(exclude={"object"})))
         return
     if not found.files_total:
-        click.echo(f"nothing differs from {found.checkpoint_id[:_ID_CHARS]}", err=True)
+        click.echo(f"nothing differs from {found.checkpoint_id[:_ID_CHARS]}; {UNKEPT_REMARK}", err=True)
         return
     click.echo(strip_controls(found.text), nl=False)
     if found.is_cut:
-        click.echo(f"{found.files_total} files differ, and not all of that is shown", err=True)
+        click.echo(f"not all of the {format_count(found.files_total, 'file')} that differ is shown", err=True)
 
 
 @click.command(epilog="Example: hermes-worker runs restore run_0123... 4f1a2b --file src")
@@ -93,8 +94,8 @@ def restore(home: Path | None, run_id: str, checkpoint: str, paths: tuple[str, .
     if as_json:
         click.echo(json.dumps(done.model_dump(exclude={"object"})))
     else:
-        click.echo(f"{len(done.written)} files written, {len(done.removed)} removed")
-        click.echo(f"what was there is in checkpoint {done.before[:_ID_CHARS]}", err=True)
+        click.echo(f"{format_count(len(done.written), 'file')} written, {len(done.removed)} removed")
+        click.echo(f"what was there is in checkpoint {done.before[:_ID_CHARS]}; {UNKEPT_REMARK}", err=True)
         for each in done.failed:
             click.echo(f"not put back: {flatten_text(each, 200)}", err=True)
     return EXIT_FAILED if done.failed else 0

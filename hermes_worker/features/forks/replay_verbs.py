@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_worker.cli.entry import EXIT_FAILED
+from hermes_worker.cli.layout import format_count
 from hermes_worker.cli.listing import AGO
 from hermes_worker.cli.options import of_tenant, reachable
 from hermes_worker.cli.run_backend import open_backend
@@ -98,7 +99,7 @@ def replay(
         return 0
     expected = {item.run_id: item.expected for item in items}
     name = name or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    click.echo(f"replay {name}: {len(expected)} runs", err=True)
+    click.echo(f"replay {name}: {format_count(len(expected), 'run')}", err=True)
     refused = _play(client, name, list(expected), said, match, graders)
     if len(refused) < len(expected):
         if graders:

@@ -93,21 +93,23 @@ async def compare(
     rows = [await context.call_store(load_reply_rows, database, each) for each in ids]
     mine, theirs = [[json.loads(row.body) for row in its] for its in rows]
     at = find_difference(mine, theirs)
-    if at is None:
-        return ComparisonObject(run_id=run_id, other_run_id=other, differs_at=None, does=None, other_does=None)
-    shown = [describe_reply(each[at - 1]) if at <= len(each) else None for each in (mine, theirs)]
-    calls = [
-        await context.call_store(list_calls_of_reply, database, each, its[at - 1].seq) if at <= len(its) else []
-        for each, its in zip(ids, rows, strict=True)
-    ]
+    sides: list[tuple[str | None, list[str]]] = [(None, []), (None, [])]
+    if at is not None:
+        for number, (each, its, bodies) in enumerate(zip(ids, rows, (mine, theirs), strict=True)):
+            if at <= len(its):
+                calls = await context.call_store(list_calls_of_reply, database, each, its[at - 1].seq)
+                sides[number] = (describe_reply(bodies[at - 1]), calls)
+    (does, calls), (other_does, other_calls) = sides
     return ComparisonObject(
         run_id=run_id,
         other_run_id=other,
         differs_at=at,
-        does=shown[0],
-        other_does=shown[1],
-        calls=calls[0],
-        other_calls=calls[1],
+        does=does,
+        other_does=other_does,
+        calls=calls,
+        other_calls=other_calls,
+        steps=len(mine),
+        other_steps=len(theirs),
     )
 
 

@@ -23,6 +23,9 @@ class ComparisonObject(Resource):
     """The places of the calls that the run makes in that step (``3.0``), for ``GET /v1/runs/{run_id}/calls/{call}``. A
     step that a fork took over from its original has none of its own."""
     other_calls: Sequence[str] = ()
+    steps: int
+    """How many steps the run made, in a fork with those of its original up to its point."""
+    other_steps: int
 
 
 class ForkObject(Resource):

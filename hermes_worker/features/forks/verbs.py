@@ -84,7 +84,8 @@ def compare(home: Path | None, run_id: str, other_run_id: str, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(found.model_dump(exclude={"object"})))
         return
-    columns = [_format_side(backend.client.run(each)) for each in ids]
+    steps = (found.steps, found.other_steps)
+    columns = [_format_side(backend.client.run(each), count) for each, count in zip(ids, steps, strict=True)]
     header = ("", *(each[:_ID_CHARS] for each in ids))
     click.echo(render_table(zip(_COMPARED, *columns, strict=True), header, whole=(0,)))
     if found.differs_at is None:
@@ -106,13 +107,13 @@ _CALL_LINES = 10
 _COMPARED = ("title", "status", "model", "steps", "took", "tokens", "cost")
 
 
-def _format_side(run: RunObject) -> tuple[str, ...]:
+def _format_side(run: RunObject, steps: int) -> tuple[str, ...]:
     ended_at = run.finished_at or time.time()
     return (
         flatten_text(run.title or "-", TITLE_CHARS_MAX),
         run.status.value.replace("_", " "),
         flatten_text(run.model, 60),
-        str(run.iteration),
+        f"{steps:,}",
         "-" if run.started_at is None else format_duration(max(0.0, ended_at - run.started_at)),
         f"{run.usage['total_tokens']:,}" if run.usage else "-",
         format_cost(run.estimated_cost_usd, run.cost_status),

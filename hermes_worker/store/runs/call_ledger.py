@@ -33,11 +33,12 @@ from hermes_worker.core.call_descriptions import describe_call
 from hermes_worker.core.deferred_tools import find_written_arguments
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.rewind import are_equal
+from hermes_worker.core.run import WaitKind
 from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
 from hermes_worker.store.recorded_calls import load_texts
 from hermes_worker.store.runs.runs import find_run
-from hermes_worker.store.tables import runs, tool_calls, workers
+from hermes_worker.store.tables import runs, tool_calls, waits, workers
 
 
 class CallNotFound(HermesError):
@@ -66,6 +67,8 @@ class LedgerRow(NamedTuple):
     rewritten_arguments: str | None
     worker: str | None
     """The name of the worker that holds the call; ``None`` when none does."""
+    is_denied: bool
+    """A person did not allow it, or nobody answered in time."""
 
     @property
     def changed_arguments(self) -> str | None:
@@ -99,11 +102,19 @@ class RecordedRequest:
         return describe_call(self.row.name, ran_with) if ran_with else ""
 
 
+_DENIED = sa.exists().where(
+    waits.c.run_pk == tool_calls.c.run_pk,
+    waits.c.iteration == tool_calls.c.iteration,
+    waits.c.position == tool_calls.c.position,
+    waits.c.kind == WaitKind.APPROVAL.value,
+    waits.c.outcome.in_(("deny", "expired")),
+)
 _ENTRY = (
     sa.select(
         runs.c.session_pk,
-        *(tool_calls.c[name] for name in LedgerRow._fields if name not in ("session_pk", "worker")),
+        *(tool_calls.c[name] for name in LedgerRow._fields if name not in ("session_pk", "worker", "is_denied")),
         workers.c.name.label("worker"),
+        _DENIED.label("is_denied"),
     )
     .join(runs, runs.c.pk == tool_calls.c.run_pk)
     .outerjoin(workers, workers.c.pk == tool_calls.c.lease_owner)

@@ -8,6 +8,7 @@ statement.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
 from hermes_worker.agent.tools.results import build_error_result
+from hermes_worker.agent.tools.terminal import find_command_folder
 from hermes_worker.core import guardrails
 from hermes_worker.core.auxiliary import AnsweredConsultation
 from hermes_worker.core.delegation import DELEGATE_TOOL
@@ -40,6 +42,9 @@ from hermes_worker.safety.approvals import (
     find_dangers,
 )
 from hermes_worker.safety.dangers import CODE_FLAG
+from hermes_worker.safety.destruction import describe_unkept
+from hermes_worker.safety.reading import is_reading
+from hermes_worker.store.rewinds import CALLS_MAX, RewoundPart
 from hermes_worker.store.runs.calls import CallClaim
 from hermes_worker.tasks.calls.rewound import AGAIN, UNKNOWN_S, find_part, find_recorded, find_remark, mark_used
 from hermes_worker.tasks.calls.verdicts import build_verdict_consultation, read_verdict
@@ -106,7 +111,7 @@ def block_repetition(call: GateContext) -> ToolResult | None:
 def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     """Offer the recorded outcome of an equal call that was made before the conversation was taken back, or ask a person
     about a call of the same tool. No permission of before, no rule and no mode answers that question: they were given
-    for the first time."""
+    for the first time. A command that only reads runs again, and stands for no effect either."""
     part = find_part(call.context.session)
     if part is None:
         return None
@@ -115,6 +120,10 @@ def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     may_repeat = replay is not Replay.ONCE and name != DELEGATE_TOOL
     if may_repeat or call.claim.is_approved or f"{AGAIN}{name}" in allowed:
         return None
+    command = _read_command(call.tool, call.arguments)
+    if command is not None and is_reading(command):
+        return None
+    part = _forget_reading(part, call.tool)
     arguments = dump_canonical_json(dict(call.arguments))
     same = find_recorded(part, name, replay, arguments)
     if same is not None:
@@ -125,7 +134,6 @@ def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     remark = find_remark(part, name, replay, arguments)
     if remark is None:
         return None
-    command = _read_command(call.tool, call.arguments)
     dangers = tuple(find_dangers(command)) if command is not None else ()
     choices = (ApprovalChoice.ONCE, *(() if dangers else (ApprovalChoice.SESSION,)), ApprovalChoice.DENY)
     question = Ask(pattern_keys=(f"{AGAIN}{name}", *dangers), remark=remark, choices=choices)
@@ -135,6 +143,25 @@ def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
         return _ask_whatever_allows_it(call, question, shown, refusal)
     is_unanswered = call.parts.rows.waits.has_expired(call.claim.run_pk)
     return _ask_whatever_allows_it(call, question, shown, refusal, nobody=is_unanswered, most_s=UNKNOWN_S)
+
+
+def _forget_reading(part: RewoundPart, tool: Tool) -> RewoundPart:
+    """Forget the calls of a rewound part that is known whole, where all that must not run twice were commands of this
+    tool that only read."""
+    once = [call for call in part.calls if call.replay is Replay.ONCE]
+    is_whole = len(part.calls) < CALLS_MAX
+    if is_whole and once and all(call.tool == tool.spec.name and _has_only_read(tool, call.arguments) for call in once):
+        return replace(part, once_tools=frozenset(), calls=tuple(call for call in part.calls if call not in once))
+    return part
+
+
+def _has_only_read(tool: Tool, arguments: str) -> bool:
+    """Whether recorded arguments, which are cut where they were long, were those of a command that only reads."""
+    try:
+        command = _read_command(tool, json.loads(arguments))
+    except ValueError:
+        return False
+    return command is not None and is_reading(command)
 
 
 def wait_for_permission(call: GateContext) -> ToolResult | None:
@@ -163,9 +190,11 @@ def wait_for_permission(call: GateContext) -> ToolResult | None:
         if call.judged is None:
             return ToolResult(text="", consultation=build_verdict_consultation(command, decision))
         decision = apply_verdict(decision, read_verdict(call.judged, command, decision))
+    if isinstance(decision, Ask) and call.parts.rules.checkpoints is not None:
+        decision = decision.add_remark(describe_unkept(command))
     if isinstance(decision, Deny):
         log.info("command.blocked", tool=call.tool.spec.name)
-    return _build_decision_result(decision, command, call.arguments, expires_s)
+    return _build_decision_result(call, decision, command, expires_s)
 
 
 GATES: tuple[CallGate, ...] = (
@@ -208,7 +237,7 @@ def _wait_for_asked_call(call: GateContext, policy: ApprovalPolicy) -> ToolResul
     needed = spec.parameters.get("required", ())
     texts = (f"{name}: {value}" for name, value in arguments.items() if name not in needed)
     command = "\n".join((" ".join((spec.name, *(str(arguments[name]) for name in needed))), *texts))
-    return _build_decision_result(decision, command, arguments, terms.approval_s or rules.timeout_s)
+    return _build_decision_result(call, decision, command, terms.approval_s or rules.timeout_s)
 
 
 def _ask_whatever_allows_it(
@@ -220,11 +249,11 @@ def _ask_whatever_allows_it(
     decision: Decision = question
     if nobody or rules.narrow_policy(rules.build_session_policy({}), terms).unattended is UnattendedMode.DENY:
         decision = Deny(reason=refusal)
-    return _build_decision_result(decision, command, call.arguments, terms.approval_s or rules.timeout_s or most_s)
+    return _build_decision_result(call, decision, command, terms.approval_s or rules.timeout_s or most_s)
 
 
 def _build_decision_result(
-    decision: Decision, command: str, arguments: Mapping[str, Any], expires_s: float | None
+    call: GateContext, decision: Decision, command: str, expires_s: float | None
 ) -> ToolResult | None:
     """The result that the model or a person gets in place of the call; ``None`` when it may run."""
     match decision:
@@ -238,8 +267,10 @@ def _build_decision_result(
                 "description": decision.description,
                 "pattern_key": decision.pattern_keys[0],
                 "pattern_keys": decision.pattern_keys,
-                "arguments": dump_canonical_json(dict(arguments)),
+                "arguments": dump_canonical_json(dict(call.arguments)),
             }
+            if _read_command(call.tool, call.arguments) is not None:
+                request["directory"] = find_command_folder(call.arguments, call.context)
             choices = [choice.value for choice in decision.choices]
             question = Question(kind=WaitKind.APPROVAL, request=request, choices=choices, expires_s=expires_s)
             return ToolResult(text="", question=question)

@@ -20,7 +20,7 @@ from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.reasoning_tags import extract_reasoning, strip_reasoning, strip_think_blocks
 from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
 from hermes_worker.core.run import ExitReason, Run
-from hermes_worker.core.structured_output import REPAIRS_MAX, build_call_demand, build_correction
+from hermes_worker.core.structured_output import REPAIRS_MAX, build_call_demand, build_correction, quote_refused
 from hermes_worker.safety.redaction import redact
 from hermes_worker.tasks.iteration.planning import add_precedents, list_unknown_names, plan_calls
 
@@ -149,6 +149,7 @@ def _demand_call(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState
     repairs = memory.counters.output_repairs
     if repairs >= REPAIRS_MAX:
         message = f"The model called none of {', '.join(memory.forced_tools)}, after {repairs} corrections."
+        message += quote_refused(verdict.text)
         return _fail_run(reply, ExitReason.OUTPUT_INVALID, "output_invalid", message)
     return _send_back(reply, verdict, memory, build_call_demand(memory.forced_tools))
 
@@ -174,7 +175,8 @@ def _judge_output(
         return JudgedReply(event=ev.ModelReplied(exit_reason=_EXIT_OF[verdict.reason]), reply=answer)
     repairs = memory.counters.output_repairs
     if repairs >= REPAIRS_MAX:
-        message = f"The answer does not fit its schema, after {repairs} corrections: {'; '.join(found.problems)}"
+        message = f"The answer does not fit its schema, after {repairs} corrections: {'; '.join(found.problems)}."
+        message += quote_refused(verdict.text)
         return _fail_run(reply, ExitReason.OUTPUT_INVALID, "output_invalid", message)
     return _send_back(reply, verdict, memory, build_correction(found.problems))
 
