@@ -1,7 +1,9 @@
 """Commands that only read, so that nobody has to be asked whether they may be done a second time. Pure.
 
 A list of what is known to be harmless, and not of dangers: a program, an option or a construct that is not known here
-counts as an effect. Whether a command is *dangerous* is not decided here.
+counts as an effect. ``git`` does not stand here, because a repository's configuration names programs that even
+``git status`` runs. The names mean the programs that they usually mean: who asks has to know that no variable changes
+that. Whether a command is *dangerous* is not decided here.
 """
 
 from __future__ import annotations
@@ -49,8 +51,6 @@ _READERS_WITHOUT: Final[Mapping[str, _Effects]] = {
     "tree": _Effects(letters="o"),
     "uniq": _Effects(operands_max=1),
 }
-_GIT_READERS: Final = parse_name_set("blame describe diff grep log ls-files rev-parse shortlog show status")
-_GIT_EFFECTS: Final = _Effects(letters="O", options=("--output", "--open-files-in-pager", "--ext-diff"))
 _SED_PRINTS: Final = re.compile(r"[\d,$]*p")
 _NOWHERE: Final = ("/dev/null", "/dev/stdout", "/dev/stderr")
 _UNREAD: Final = re.compile(r"\b(?:for|select)\b|\\\n")
@@ -82,8 +82,6 @@ def _reads(command: ShellCommand) -> bool:
         return True
     if any(has_expansion(word) for word in command.args):  # any option may come of it
         return False
-    if name == "git":
-        return _reads_repository(command.args)
     if name == "sed":
         return _prints_lines(command.args)
     effects = _READERS_WITHOUT.get(name)
@@ -94,12 +92,6 @@ def _prints_lines(args: list[str]) -> bool:
     """Whether ``sed`` is given one script that prints, and files."""
     is_script = args[:1] == ["-n"] and _SED_PRINTS.fullmatch("".join(args[1:2])) is not None
     return is_script and not any(arg.startswith("-") for arg in args[2:])
-
-
-def _reads_repository(args: list[str]) -> bool:
-    rest = args[1:] if args[:1] == ["--no-pager"] else args
-    rest = rest[2:] if rest[:1] == ["-C"] else rest
-    return bool(rest) and rest[0] in _GIT_READERS and not _has_effects(rest[1:], _GIT_EFFECTS)
 
 
 def _has_effects(args: list[str], effects: _Effects) -> bool:

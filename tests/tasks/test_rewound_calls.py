@@ -306,6 +306,16 @@ def test_after_an_undo_a_command_that_only_reads_runs_again_and_asks_nobody(bank
     assert bank.count() == 1
 
 
+def test_where_variables_were_exported_a_command_may_be_another_one(bank: Bank) -> None:
+    run_id = bank.begin("s", "pay")
+    bank.call(run_id, '{"command":"export PATH=$PWD:$PATH"}')
+    bank.call(run_id, '{"command":"echo pay >> ledger"}')
+    bank.store.answer(run_id, ModelReply(text="paid"))
+    again = retry(bank, "s", run_id)
+    bank.call(again, '{"command":"cat ledger"}')
+    assert bank.store.status(again) is RunStatus.WAITING_FOR_APPROVAL
+
+
 def test_after_an_undo_of_a_turn_that_only_read_nothing_is_asked(bank: Bank) -> None:
     bank.store.answer(bank.begin("s", "hello"), ModelReply(text="hi"))
     run_id = bank.begin("s", "look")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes_worker.agent.tools.base import Tool, ToolContext, ToolResult
+from hermes_worker.agent.tools.builtin import ENV_KEY
 from hermes_worker.agent.tools.results import build_error_result
 from hermes_worker.agent.tools.terminal import find_command_folder
 from hermes_worker.core import guardrails
@@ -111,7 +112,8 @@ def block_repetition(call: GateContext) -> ToolResult | None:
 def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     """Offer the recorded outcome of an equal call that was made before the conversation was taken back, or ask a person
     about a call of the same tool. No permission of before, no rule and no mode answers that question: they were given
-    for the first time. A command that only reads runs again, and stands for no effect either."""
+    for the first time. A command that only reads runs again, and stands for no effect either, unless the session has
+    exported variables."""
     part = find_part(call.context.session)
     if part is None:
         return None
@@ -121,9 +123,11 @@ def ask_about_rewound_call(call: GateContext) -> ToolResult | None:
     if may_repeat or call.claim.is_approved or f"{AGAIN}{name}" in allowed:
         return None
     command = _read_command(call.tool, call.arguments)
-    if command is not None and is_reading(command):
-        return None
-    part = _forget_reading(part, call.tool)
+    # An exported PATH or function may be another program than the name says.
+    if not call.context.session.get(ENV_KEY):
+        if command is not None and is_reading(command):
+            return None
+        part = _forget_reading(part, call.tool)
     arguments = dump_canonical_json(dict(call.arguments))
     same = find_recorded(part, name, replay, arguments)
     if same is not None:
