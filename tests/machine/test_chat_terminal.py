@@ -85,7 +85,7 @@ def test_a_conversation(hermes: CommandLine, up: Running, tmp_path: Path) -> Non
         terminal.key("Tab")
         terminal.wait_for("> /usage")
         terminal.key("Enter")
-        terminal.wait_for("model calls, 1 tool calls")
+        terminal.wait_for("model calls, 1 tool call, ")
         terminal.key("Up")
         terminal.key("Up")
         terminal.wait_for("> first line")
