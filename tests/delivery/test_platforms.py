@@ -380,14 +380,11 @@ def test_a_webhook_carries_a_small_file(platform, deliver):
         (429, SendErrorKind.RATE_LIMITED),
     ],
 )
-def test_a_webhook_answer_is_read_by_its_status_and_only_a_failure_is_quoted(platform, deliver, status, kind):
-    platform.answer(
-        status, {"message": "internal secret", "more": "x" * 999}, Location="http://169.254.169.254/", Retry_After="7"
-    )
+def test_a_webhook_answer_is_read_by_its_status_alone(platform, deliver, status, kind):
+    platform.answer(status, {"message": "internal secret"}, Location="http://169.254.169.254/", Retry_After="7")
     outcome = deliver(webhook.send(part(), target("webhook", platform.url), webhook.Credentials(), at=AT))
     assert (outcome.kind, outcome.retry_after_s) == (kind, 7.0)
-    assert ("internal secret" in outcome.message) is (status >= 500)
-    assert len(outcome.message) <= len("HTTP 500: ") + 300
+    assert "internal secret" not in outcome.message
     assert len(platform.received) == 1
 
 

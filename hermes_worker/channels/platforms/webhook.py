@@ -35,8 +35,6 @@ from hermes_worker.core.media_kinds import guess_type_of_name
 from hermes_worker.net.http import HttpRequest, HttpResponse
 
 ATTACHMENT_BYTES_MAX = 5_000_000
-_SAID_BYTES_MAX = 2_000
-_SERVER_FAILED = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +97,8 @@ def classify(response: HttpResponse) -> Outcome:
     answer = json_object(response)
     if is_success(response):
         return Receipt(message_id=read_id(answer.get("id")) or None)
-    # The first words of a server that failed say why; whoever keeps the failure redacts them. The pages of other
-    # answers are not repeated: an address that was written wrong may belong to anybody.
-    said = response.body[:_SAID_BYTES_MAX].decode("utf-8", "replace") if response.status >= _SERVER_FAILED else ""
-    return failure(response, said)
+    # A foreign server's words are not repeated: they may be anything, addressed to anyone.
+    return failure(response)
 
 
 def send(part: Part, target: Target, credentials: Credentials, *, at: datetime) -> Exchange:
