@@ -296,7 +296,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="frozen-worker-begins-delivery",
         path=_DELIVER,
-        before="if not self._parts.leases.is_trusted:",
+        before="if not self._parts.leases.is_surely_held(self._claim.token):",
         after="if False:",
         times=2,
         tests=("tests/store/test_delivering.py",),

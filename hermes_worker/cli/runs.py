@@ -340,6 +340,7 @@ def _render_description(sheet: RunSheet, source: str) -> list[str]:
         *([f"  priority  {view.priority.word}"] if view.priority else []),
         *([f"  tags      {' '.join(notes.tags)}"] if notes.tags else []),
         *([f"  repeats   {notes.retry_of}"] if notes.retry_of else []),
+        *([f"  fork of   {notes.forked_from}, behind step {notes.fork_step}"] if notes.forked_from else []),
         f"  versions  {_format_versions(notes)}",
         f"  iteration {view.iteration} of at most {view.iterations_max}",
         f"  cost      {format_cost(view.cost_usd, view.cost_status)}",

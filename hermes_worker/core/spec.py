@@ -168,11 +168,14 @@ class BeganWith:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNotes:
-    """The notes of a caller on a run, and which run it repeats."""
+    """The notes of a caller on a run, and which run it repeats or goes on from."""
 
     tags: Sequence[str]
     metadata: Mapping[str, str]
     retry_of: str | None
+    forked_from: str | None
+    fork_step: int | None
+    """How many iterations of ``forked_from`` stand before it."""
     began_with: BeganWith
 
 

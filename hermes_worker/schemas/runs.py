@@ -186,6 +186,10 @@ class RunObject(Resource):
     """When it begins, or began at the earliest, if it was put off."""
     retry_of: str | None = None
     """The run whose submission it repeats."""
+    forked_from: str | None = None
+    """The run that it goes on from, as a fork. Only where one run is read; so is the next one."""
+    fork_step: int | None = None
+    """How many iterations of that run stand before it."""
     model: str
     last_event: str | None = None
     output: str | None = None

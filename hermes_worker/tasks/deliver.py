@@ -142,7 +142,7 @@ class _DeliveryAttempt:
     def run(self) -> list[Hint]:
         """Returns what to send afterwards. Raises ``LeaseLost``."""
         claim = self._claim
-        if not self._parts.leases.is_trusted:
+        if not self._parts.leases.is_surely_held(self._claim.token):
             return self._give_back()
         try:
             found = self._resolve_targets(claim.target)
@@ -302,7 +302,7 @@ class _DeliveryAttempt:
         shown_as = list(self._claim.shown_as)
         is_in_doubt = self._claim.is_in_doubt
         for number in range(self._claim.parts_sent, len(pieces)):
-            if not self._parts.leases.is_trusted:
+            if not self._parts.leases.is_surely_held(self._claim.token):
                 return self._give_back()
             edited = self._edit_preview(target, report, pieces[number], number)
             outcome = edited or self._send_piece(target, report, pieces[number], number, is_in_doubt)

@@ -62,6 +62,8 @@ class HeldClaim:
 
     run_id: str
     abort: AbortSignal
+    owner: int | None
+    """The number of the row in ``workers`` that it was claimed under."""
     may_hand_over: bool
     """Whether the step can be given back when the process drains; false for a tool that must not run twice."""
 
@@ -97,6 +99,7 @@ class Leases:
         self._watched: set[str] = set()
         self._watermarks: dict[str, float] = {}
         self._registration: Registration | None = None
+        self._claiming = threading.local()
         self._renewed_at = 0.0
         self._last_claim_at = time.monotonic()
         self._begun = 0
@@ -121,13 +124,24 @@ class Leases:
             with self._beating:
                 if not self.is_trusted:
                     self.renew()
-        registration = self._registration
-        return registration.pk if registration is not None else self.register().pk
+        registration = self._registration or self.register()
+        self._claiming.owner = registration.pk
+        return registration.pk
 
     @property
     def is_trusted(self) -> bool:
         """Whether our leases surely live: the last renewal is younger than the trusted part of the term."""
         return time.clock_gettime(STEADY_CLOCK) - self._renewed_at < self._ttl_s * _TRUSTED_PART
+
+    def is_surely_held(self, token: str) -> bool:
+        """Whether the claim that is held under ``token`` surely is ours still, so that something may begin under it. A
+        process that was thawed may be trusted again under a new row, and has lost what it claimed under the old one."""
+        with self._lock:
+            holding = self._held.get(token)
+            return holding is not None and self._is_row_trusted(holding.owner)
+
+    def _is_row_trusted(self, owner: int | None) -> bool:
+        return self.is_trusted and self._registration is not None and self._registration.pk == owner
 
     @property
     def term_s(self) -> float:
@@ -189,14 +203,17 @@ class Leases:
 
     @contextmanager
     def hold_claim(self, token: str, run_id: str, *, may_hand_over: bool) -> Iterator[AbortSignal]:
-        """Keep a claim while the block runs; the signal says when to give up, and its reason why."""
+        """Keep a claim while the block runs; the signal says when to give up, and its reason why. The thread made the
+        claim under the ``owner`` that it read last."""
         abort = AbortSignal()
         with self._lock:
-            self._held[token] = HeldClaim(run_id=run_id, abort=abort, may_hand_over=may_hand_over)
+            ours = self._registration.pk if self._registration is not None else None
+            owner = getattr(self._claiming, "owner", ours)
+            self._held[token] = HeldClaim(run_id=run_id, abort=abort, owner=owner, may_hand_over=may_hand_over)
             self._last_claim_at = time.monotonic()
             # The claim took longer than the drain period, or this process was frozen in it and another worker may have
             # the step by now.
-            is_too_late = may_hand_over and (self._is_handing_over or not self.is_trusted)
+            is_too_late = may_hand_over and (self._is_handing_over or not self._is_row_trusted(owner))
         if is_too_late:
             abort.set(AbortReason.DRAIN.value)
         try:

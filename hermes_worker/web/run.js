@@ -185,6 +185,7 @@ export function Run({ id }) {
         ${run.finished_at && html`<dt>Ended</dt><dd>${when(run.finished_at)}${run.exit_reason && run.status !== "completed" ? `, ${visible(run.exit_reason)}` : ""}</dd>`}
         <dt>Tokens</dt><dd>${number(run.usage?.total_tokens)}</dd><dt>Cost</dt><dd>${money(run)} ${run.cost_status ?? ""}</dd>
         ${run.retry_of && html`<dt>Repeats</dt><dd class="mono"><a href=${to("runs", run.retry_of)}>${short(run.retry_of)}</a> (<a href=${to("compare", run.retry_of, id)}>compare</a>)</dd>`}
+        ${run.forked_from && html`<dt>Fork of</dt><dd class="mono"><a href=${to("runs", run.forked_from)}>${short(run.forked_from)}</a>, behind step ${number(run.fork_step)} (<a href=${to("compare", run.forked_from, id)}>compare</a>)</dd>`}
         ${run.error && html`<dt>Error</dt><dd>${visible(run.error)}</dd>`}</dl><${Choosing} id=${id} /></div></section>
       <${Files} id=${id} isOver=${isOver} />
       ${run.tool_calls?.attention.length > 0 && html`<section class="panel"><header><h2>Calls to look at</h2></header><div class="scroll"><table><tbody>

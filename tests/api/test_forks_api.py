@@ -53,6 +53,8 @@ def test_a_fork_is_called_after_its_original_and_is_listed(api: Served, store: S
     for fork, step in zip(forks, (1, 0), strict=True):
         shown = api.http.get(f"/v1/runs/{fork['run_id']}").json()
         assert shown["title"] == shown["session_title"] == f"Count the stars (fork from step {step})"
+        assert (shown["forked_from"], shown["fork_step"]) == (run_id, step)
+        assert f"fork of   {run_id}, behind step {step}" in hermes.inline("runs", "show", fork["run_id"]).out
     assert hermes.inline("runs", "list", "-o", "name").out.split() == [forks[0]["run_id"], run_id]
     assert hermes.inline("runs", "list", "--all", "-o", "name").out.split()[0] == forks[1]["run_id"]
     again = api.http.post(f"/v1/runs/{run_id}/fork", json={"at": 2})

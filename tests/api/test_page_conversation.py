@@ -187,6 +187,10 @@ def test_a_run_is_forked_behind_a_step_and_compared(api: Served, store: Store, v
     fork = page.url.rpartition("/")[2]
     assert api.http.get(f"/v1/runs/{fork}").json()["model"] == "other-model"
     table.get_by_role("row", name="First difference").get_by_text("does nothing more").wait_for()
+    visitor.open(f"runs/{fork}", fork)
+    page.get_by_text("behind step 2").get_by_role("link", name="compare").click()
+    page.get_by_role("heading", level=1, name="Compare").wait_for()
+    assert page.url.endswith(f"/{run_id}/{fork}")
 
 
 def test_a_job_is_written_with_its_next_slots_in_sight(api: Served, visit: Visit) -> None:  # noqa: F811

@@ -130,6 +130,25 @@ def test_a_worker_that_was_frozen_after_its_claim_begins_no_delivery(
     assert (view.state, view.attempts) == (DeliveryState.DELIVERED, 1)
 
 
+def test_a_worker_that_was_thawed_and_has_a_row_again_begins_no_delivery(
+    store: Store, tmp_path: Path, clock: Clock
+) -> None:
+    """The thread that renews the lease may wake first: the process is trusted again, under another row."""
+    store.answer(store.submit(deliver=["local"]).run_id)
+    parts = delivering(store, tmp_path / "output", "claim", lambda: None)
+
+    def freeze() -> None:
+        clock.freeze()
+        store.let_pass(2 * TTL_S)
+        store.sweep(IDLE)
+        assert not parts.leases.renew()
+        assert parts.leases.is_trusted
+
+    deliver_due(store, replace(parts, outbox=Freezing(parts.outbox, "claim", freeze)))  # type: ignore[arg-type]
+
+    assert not list(tmp_path.rglob("*.md"))
+
+
 def test_a_worker_that_was_frozen_after_its_claim_decides_nothing_about_the_delivery(
     store: Store, tmp_path: Path, clock: Clock
 ) -> None:

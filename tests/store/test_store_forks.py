@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -59,10 +60,20 @@ def pk_of(store: Store, session_id: str) -> int:
         return int(connection.execute(sa.select(sessions.c.pk).where(sessions.c.session_id == session_id)).scalar_one())
 
 
-def count_bytes(store: Store) -> int:
-    """The bytes of all texts in all rows."""
+def count_bytes(store: Store, of_session: int | None = None) -> int:
+    """The bytes of all texts in all rows, or in those of one session and of its runs."""
+    its_runs = sa.select(runs.c.pk).where(runs.c.session_pk == of_session)
+    rows: list[sa.Row[Any]] = []
     with store.database.read() as connection:
-        rows = [row for table in metadata.sorted_tables for row in connection.execute(sa.select(table))]
+        for table in metadata.sorted_tables:
+            statement = sa.select(table)
+            if of_session is not None and table is sessions:
+                statement = statement.where(table.c.pk == of_session)
+            elif of_session is not None and "session_pk" in table.c:
+                statement = statement.where(table.c.session_pk == of_session)
+            elif of_session is not None:
+                statement = statement.where(table.c.run_pk.in_(its_runs) if "run_pk" in table.c else sa.false())
+            rows += connection.execute(statement)
     return sum(len(str(value).encode()) for row in rows for value in row if value is not None)
 
 
@@ -82,8 +93,12 @@ def test_the_beginning_is_referenced_and_not_copied(store: Store) -> None:
     run_id = original_of(store, 20)
     forked(store, run_id, 0)
     before = count_bytes(store)
-    forked(store, run_id, 20)
+    fork_id = forked(store, run_id, 20)
     assert count_bytes(store) - before < 4_000  # the session, its terms, the run, its input and the audit's row
+    store.ask_tools(fork_id, asks(Replay.PURE))
+    store.settle(fork_id, text="x" * 5_000)
+    store.answer(fork_id)
+    assert count_bytes(store) - before <= 1.05 * count_bytes(store, of_session=pk_of(store, fork_id))
 
 
 def test_a_fork_of_a_fork_reads_through_both(store: Store) -> None:

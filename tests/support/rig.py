@@ -30,7 +30,7 @@ from hermes_worker.lab.findings import AuditFinding
 from hermes_worker.lab.fleet import QUEUES, LabFleet, LabZygote
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.lab.sink import SinkEffect, make_sink_tools, read_sink
-from hermes_worker.models.scripted.server import ScriptedServer
+from hermes_worker.models.scripted.server import ScriptedOptions, ScriptedServer
 from hermes_worker.store.runs.runs import NewRun
 from hermes_worker.wiring import Client, open_client
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
@@ -227,13 +227,16 @@ def rig_on(
     more_environ: Mapping[str, str] | None = None,
     queues: Mapping[FleetRole, Sequence[str]] = QUEUES,
     is_migrated: bool = False,
+    keeps_bodies: bool = False,
 ) -> Iterator[Rig]:
     """A rig with leases of 2 s. Everything it started ends with the block. ``is_migrated``: the database is not empty,
-    and stays as it is."""
+    and stays as it is. ``keeps_bodies``: the model remembers every request byte for byte."""
     if not is_migrated:
         bring_up(database_url)
     with ExitStack() as stack:
-        model = stack.enter_context(ScriptedServer())
+        model = stack.enter_context(
+            ScriptedServer(options=ScriptedOptions(keeps_usage=keeps_bodies, keeps_bodies=keeps_bodies))
+        )
         environ = {
             **{
                 name: value

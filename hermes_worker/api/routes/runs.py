@@ -304,6 +304,7 @@ def _inspect(client: Client, run_id: str, source: str) -> RunObject:
     if not view.status.is_terminal:
         inspected.standing = schema.build_standing_object(client.standings.find_standing(run_id))
     notes = asdict(found)
+    inspected.fork_step = notes.pop("fork_step")
     begun = {name: value or None for name, value in notes.pop("began_with").items()}
     for name, value in notes.items():
         setattr(inspected, name, value or None)

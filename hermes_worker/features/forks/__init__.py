@@ -19,7 +19,11 @@ EXTENSION = Extension(
             implementation="hermes_worker.features.forks.routes:comparisons",
             paths=("/v1/runs/{run_id}/comparison",),
         ),
-        RouterDeclaration(name="replays", implementation="hermes_worker.features.forks.routes:replays"),
+        RouterDeclaration(
+            name="replays",
+            implementation="hermes_worker.features.forks.routes:replays",
+            paths=("/v1/replays", "/v1/replays/{replay}", "/v1/replays/{replay}/grades"),
+        ),
     ),
     commands=(
         CommandDeclaration(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from hermes_worker.core.forks import FORK_KEY, ForkTerms
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.run import TERMINAL, RunKind, RunStatus
 from hermes_worker.core.run_views import RunView, UndeliveredView
@@ -34,7 +35,7 @@ from hermes_worker.store.runs.views import has_kind, load_views
 from hermes_worker.store.search.index_queue import is_searchable
 from hermes_worker.store.search.index_repair import call_with_repair
 from hermes_worker.store.search.run_texts import find_matching_runs, find_runs_to_read
-from hermes_worker.store.tables import RUN_IS_OPEN, firings, jobs, run_tags, runs, sessions
+from hermes_worker.store.tables import RUN_IS_OPEN, firings, jobs, run_tags, runs, session_documents, sessions
 
 LOOKED_AT_MAX = 20_000
 """Rows that one page looks at."""
@@ -147,12 +148,15 @@ class Listing(RowStore):
             # A run whose input cannot be read is shown all the same.
             spec = _find_spec(connection, pk) or RunSpec(input="", model="")
             tags, repeated = load_tags(connection, [pk]), load_repeated(connection, [pk])
-            session_pk = connection.execute(sa.select(runs.c.session_pk).where(runs.c.pk == pk)).scalar_one()
+            session_pk, forked = connection.execute(_LOAD_FORK.where(runs.c.pk == pk)).one()
             prompt = load_system_prompt(connection, int(session_pk))
+        fork = None if forked is None else ForkTerms.from_json(forked)
         return RunNotes(
             tags=tags.get(pk, ()),
             **{name: getattr(spec, name) for name in _NOTED},
             retry_of=repeated.get(pk),
+            forked_from=None if fork is None else fork.run_id,
+            fork_step=None if fork is None else fork.step,
             began_with=BeganWith(
                 **{name: getattr(spec, name) for name in _RECORDED},
                 prompt=hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest(),
@@ -167,6 +171,19 @@ def _find_spec(connection: Connection, pk: int) -> RunSpec | None:
         return None
 
 
+# The session of a fork has the id of the run that began it; later runs there are no forks.
+_LOAD_FORK = (
+    sa.select(runs.c.session_pk, session_documents.c.body)
+    .join(sessions, sessions.c.pk == runs.c.session_pk)
+    .outerjoin(
+        session_documents,
+        sa.and_(
+            session_documents.c.session_pk == sessions.c.pk,
+            session_documents.c.key == FORK_KEY,
+            sessions.c.session_id == runs.c.run_id,
+        ),
+    )
+)
 _NOTED = SPECIFIED & {each.name for each in fields(RunNotes)} - {"tags"}  # tags stand in rows
 _RECORDED = SPECIFIED & {each.name for each in fields(BeganWith)}
 """Fields that a run's spec has under the same name."""

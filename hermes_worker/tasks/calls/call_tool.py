@@ -82,7 +82,7 @@ def _run_and_settle(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) 
     began = time.monotonic()
     add_attributes(tool=claim.request.name, call=claim.request.id)
     parts = parts.for_run(claim.loaded)
-    if parts.leases.is_trusted:
+    if parts.leases.is_surely_held(claim.token):
         claim, stand_in = ask_before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), abort)
         consulted = parts.rows.auxiliary_calls.list_answers(claim) if claim.has_asked else ()
         task = (

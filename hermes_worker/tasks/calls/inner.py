@@ -71,7 +71,7 @@ class ClaimedInnerTools:
     def _make_call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         if any(arguments.get(word) for word in _NOT_FOR_SCRIPTS) and tool.spec.command_argument is not None:
             return build_error_result("a script runs commands in the foreground only; call terminal without a script")
-        if not self.parts.leases.is_trusted:
+        if not self.parts.leases.is_surely_held(self.claim.token):
             raise LeaseLost("the lease may have lapsed")
         request = ToolRequest(id=self.claim.request.id, name=tool.spec.name, arguments=dump_canonical_json(arguments))
         # What a person allowed was the script, and not every command that it may come up with.

@@ -79,7 +79,7 @@ def _call_hook(parts: WorkerContext, effect: CallHook) -> None:
 
 
 def _tell(parts: WorkerContext, store: HookCalls, hook: LoadedHook, claim: HookCallClaim, abort: AbortSignal) -> None:
-    if not parts.leases.is_trusted:
+    if not parts.leases.is_surely_held(claim.token):
         # Frozen since the claim: it may be another worker's by now. A claim that is ours still is given up as a stray.
         log.warning("hook.refused", reason="the lease may have lapsed before the start")
         return

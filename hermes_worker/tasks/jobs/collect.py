@@ -105,7 +105,7 @@ def _collect(parts: CollectingContext, firing_id: int) -> None:
         # Frozen between the claim and here, this process may have lost it by now. What has not begun is given back.
         write = partial(parts.executions.release, claim)
         state = None
-        if parts.leases.is_trusted:
+        if parts.leases.is_surely_held(claim.token):
             collected = _collect_texts(parts, claim, _stop_check(parts, claim, abort))
             failed = collected.error is not None or (collected.script is not None and not collected.script.is_success)
             state = ExecutionState.FAILED if failed else ExecutionState.COMPLETED
