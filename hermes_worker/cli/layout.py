@@ -105,11 +105,9 @@ def find_terminal_width() -> int | None:
 
 def is_dumb() -> bool:
     """Whether this is a terminal that cannot move its cursor, as ``TERM`` says."""
-    if not sys.stdout.isatty():
-        return False
-    from prompt_toolkit.utils import is_dumb_terminal
+    from hermes_worker.settings.loading import is_dumb_terminal  # what only formats tables starts without settings
 
-    return is_dumb_terminal()
+    return sys.stdout.isatty() and is_dumb_terminal()
 
 
 def iterate_tree(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:

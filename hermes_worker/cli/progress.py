@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
+
+from hermes_worker.settings.loading import is_dumb_terminal
 
 
 def show_progress(text: str) -> None:
     """Show ``text`` in place of the progress shown before, cut to the width of the terminal. Nothing is written where
     standard error is no terminal, or one that cannot clear a line."""
-    if _has_progress_line():
+    if sys.stderr.isatty() and not is_dumb_terminal():
         sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
         sys.stderr.flush()
 
@@ -18,7 +19,3 @@ def show_progress(text: str) -> None:
 def clear_progress() -> None:
     """Clear the line on which progress is shown. Idempotent."""
     show_progress("")
-
-
-def _has_progress_line() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") not in {None, "", "dumb"}

@@ -107,6 +107,11 @@ def is_supervised() -> bool:
     return _handed.is_complete
 
 
+def is_dumb_terminal() -> bool:
+    """Whether ``TERM`` names a terminal that cannot move its cursor. False without ``TERM``."""
+    return os.environ.get("TERM", "").lower() in {"dumb", "unknown"}
+
+
 def _read_secret_files(
     environ: Mapping[str, str], dotenv: Mapping[str, str], *, is_handed: bool
 ) -> tuple[Mapping[str, str], Mapping[str, str], dict[str, str]]:
