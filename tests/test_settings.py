@@ -754,7 +754,7 @@ def test_a_pattern_and_ranges_say_what_a_setting_takes(data: st.DataObject) -> N
         is_taken = False
 
     fits = re.fullmatch(kind.pattern, text.strip()) is not None and (
-        not kind.ranges or any(low <= float(text.replace("_", "")) <= high for low, high in kind.ranges)
+        not kind.ranges or any(low <= float(text.strip().replace("_", "")) <= high for low, high in kind.ranges)
     )
 
     assert fits or not is_taken
