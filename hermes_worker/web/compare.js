@@ -115,7 +115,7 @@ export function Compare({ first, second }) {
     <section class="panel"><div class="scroll" tabindex="0"><table class="pair" aria-label="Two runs compared"><thead><tr><th><span class="hidden">What</span></th><th>${brief(a?.title ?? first)}</th><th>${brief(b?.title ?? second)}</th></tr></thead><tbody>
       ${line("Status", (run) => html`<${State} of=${run.status} />`)}${line("Model", (run) => html`<span class="mono">${brief(run.model)}</span>`)}${line("Steps", (run) => number(run === a ? parts?.steps : parts?.other_steps))}
       ${line("Took", (run) => span(run.started_at ? (run.finished_at ?? Date.now() / 1000) - run.started_at : null))}${line("Tokens", (run) => number(run.usage?.total_tokens))}${line("Cost", money)}
-      <tr><th scope="row">First difference</th>${parts?.differs_at ? [parts.does, parts.other_does].map((text) => html`<td>${visible(text ?? "does nothing more")}</td>`) : html`<td colspan="2">${parts ? "No step differs." : "Nothing is read yet."}</td>`}</tr></tbody></table></div></section>
+      <tr><th scope="row">First difference</th>${parts?.differs_at ? [parts.does, parts.other_does].map((text) => html`<td>${visible(text ?? "does nothing more")}</td>`) : html`<td colspan="2">${parts ? "No step differs." : "Loading …"}</td>`}</tr></tbody></table></div></section>
     <${Differences} first=${first} second=${second} names=${[a?.title ?? first, b?.title ?? second]} />
     <div class="halves"><${Side} id=${first} story=${left} mark=${mark(first)} /><${Side} id=${second} story=${right} mark=${mark(second)} /></div>`;
 }

@@ -1,5 +1,5 @@
 // The tree that a run is in, against time, and the calls of one run with their attempts.
-import { ask, brief, clock, counted, dollars, html, LongTable, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible, wordOf } from "./core.js";
+import { ask, brief, clock, counted, html, LongTable, money, Notice, number, short, span, State, Text, to, useEffect, useRef, useState, visible, wordOf } from "./core.js";
 import { CallTexts } from "./conversation.js";
 import { Graph } from "./graph.js";
 import { usePoll } from "./live.js";
@@ -42,7 +42,7 @@ export function Tree({ id, data, error }) {
         <td><span style=${{ paddingLeft: `${Math.min(level, 12) * 1.1}rem` }}>${level > 0 && html`<span aria-hidden="true">└ </span><span class="hidden">level ${level} </span>`}${run.run_id === id ? html`<strong>${brief(run.title ?? "This run")}</strong>` : html`<a href=${to("runs", run.run_id)}>${brief(run.title ?? "A run without words")}</a>`}</span>
           <span class="soft"> <span class="mono">${short(run.run_id)}</span>${call ? ` call ${call}` : ""}${background ? " background" : ""}</span></td>
         <td><${State} of=${run.status} /></td><td class="wide"><${Bar} run=${run} first=${first} width=${width} now=${now} /></td>
-        <td class="num">${number(run.usage?.total_tokens)}</td><td class="num">${dollars(run.estimated_cost_usd)}</td></tr>`} /></section>`;
+        <td class="num">${number(run.usage?.total_tokens)}</td><td class="num">${money(run)}</td></tr>`} /></section>`;
 }
 
 /** A line that opens to the texts of a call. */

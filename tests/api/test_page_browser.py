@@ -890,6 +890,8 @@ def test_every_view_fits_every_width(
         name = {asking: "run", tree: "tree", talk: "session"}.get(heading, heading.lower().replace(" ", "-"))
         if heading == talk:
             page.get_by_role("button", name="Deny").wait_for()
+        if heading == "Compare":
+            page.get_by_text("Loading …").wait_for(state="detached")
         if heading == tree:
             page.get_by_label("The tree of this run").scroll_into_view_if_needed()
         page.screenshot(path=str(folder / f"page-{name}-{scheme}.png"))
