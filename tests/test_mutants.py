@@ -49,6 +49,26 @@ def test_a_survivor_makes_the_command_fail(tmp_path: Path, capsys: pytest.Captur
     assert main(["once-runs-again", "--results", str(results)]) == 1
 
 
+def test_what_the_lab_sees_with_the_guard_in_its_place_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarm = json.dumps({"findings": {"lost": ["run_1"]}})
+    monkeypatch.setattr("benchmarks.mutants.__main__._copy_tree", _copy_mutated)
+    monkeypatch.setattr("benchmarks.mutants.__main__._run", lambda *_: (1, alarm))
+    results = tmp_path / "mutants.json"
+    main(["once-runs-again", "--lab", "--results", str(results)])
+    verdict = json.loads(results.read_text())["once-runs-again"]["lab"]
+    assert (verdict["is_seen"], verdict["by"]) == (None, ["not quiet with the guard in its place"])
+
+
+def _copy_mutated(directory: Path) -> Path:
+    """Copy the one file that is to be changed."""
+    file = BY_NAME["once-runs-again"].path
+    (directory / file).parent.mkdir(parents=True)
+    (directory / file).write_bytes((ROOT / file).read_bytes())
+    return directory
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_tests_see_every_guard_go(tmp_path: Path) -> None:

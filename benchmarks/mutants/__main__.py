@@ -5,9 +5,10 @@
     python -m benchmarks.mutants --tests --lab NAME ...
     python -m benchmarks.mutants --table             # what is known so far, as Markdown
 
-Each mutant is applied in a copy of the tree, which goes when the command ends. Results are kept in a JSON file, so that
-an interrupted measurement goes on where it stopped; ``--again`` measures what is known once more. Exits with 1 when a
-mutant survived that is not redundant.
+Each mutant is applied in a copy of the tree, which goes when the command ends. What the lab sees counts only where the
+same situation is quiet with the guard in its place, which is tried as well: a lab that always alarms sees nothing.
+Results are kept in a JSON file, so that an interrupted measurement goes on where it stopped; ``--again`` measures what
+is known once more. Exits with 1 when a mutant survived that is not redundant.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for number, (mutant, judge) in enumerate(open_ones, start=1):
                 print(f"[{number}/{len(open_ones)}] {judge}: {mutant.name} ...", end=" ", file=sys.stderr, flush=True)
                 verdict = _judge(mutant, judge, copy, given.lab_limit_s)
+                if judge == "lab" and verdict["is_seen"] and not _is_quiet(mutant.lab, copy, given.lab_limit_s):
+                    verdict |= {"is_seen": None, "by": ["not quiet with the guard in its place"]}
                 print(f"{_SAID[verdict['is_seen']]} in {verdict['seconds']:.0f} s", file=sys.stderr, flush=True)
                 known.setdefault(mutant.name, {})[judge] = verdict
                 given.results.write_text(json.dumps(known, indent=1) + "\n")
@@ -100,8 +104,7 @@ def _judge(mutant: Mutant, judge: str, copy: Path, lab_limit_s: float) -> dict[s
     began = time.monotonic()
     try:
         if judge == "lab":
-            status, output = _run([sys.executable, "-m", "hermes_worker", *_LAB, *mutant.lab], copy, lab_limit_s)
-            verdict = _read_lab(status, output)
+            verdict = _play_lab(mutant.lab, copy, lab_limit_s)
         else:
             pytest = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-q", "-x"]
             line = [*pytest, "--tb=no", "--timeout", "300", "-m", _NOT_SLOW, *mutant.tests]
@@ -115,6 +118,17 @@ def _judge(mutant: Mutant, judge: str, copy: Path, lab_limit_s: float) -> dict[s
     finally:
         file.write_text(whole, encoding="utf-8")
     return {**verdict, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _play_lab(situation: Sequence[str], copy: Path, limit_s: float) -> dict[str, Any]:
+    status, output = _run([sys.executable, "-m", "hermes_worker", *_LAB, *situation], copy, limit_s)
+    return _read_lab(status, output)
+
+
+@cache
+def _is_quiet(situation: tuple[str, ...], copy: Path, limit_s: float) -> bool:
+    """Whether the lab finds nothing in a situation with all guards in their places."""
+    return _play_lab(situation, copy, limit_s)["is_seen"] is False
 
 
 def _read_lab(status: int | None, output: str) -> dict[str, Any]:
