@@ -240,6 +240,8 @@ export const number = (n) => (n === null || n === undefined ? "–" : n.toLocale
 export const counted = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
 /** What a run cost. Where its price is not known, nothing is made up. */
+/** What was spent, where calls without a known price may have cost more. */
+export const costOf = (usd, hasUnknown) => (hasUnknown ? (usd ? `at least ${dollars(usd)}` : "no price known") : dollars(usd));
 export const money = (run) => (run.estimated_cost_usd === null || run.estimated_cost_usd === undefined ? (run.usage?.total_tokens ? "no price known" : "–") : dollars(run.estimated_cost_usd));
 export const short = (id) => (id && id.length > 16 ? `${visible(id.slice(0, 12))}…` : visible(id));
 

@@ -1,5 +1,5 @@
 // One run: its conversation as it is written, what took its time, its tree, its calls, and what can be done with it.
-import { age, Ago, ask, brief, bytes, clock, counted, Danger, dollars, Gap, html, isLost, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
+import { age, Ago, ask, brief, bytes, clock, costOf, counted, Danger, Gap, html, isLost, may, money, Notice, number, save, short, span, State, Text, to, useCalm, useEffect, useField, useMemo, useRef, useState, useWindow, visible, when } from "./core.js";
 import { useActions, usePoll } from "./live.js";
 import { Choosing, Forking } from "./compare.js";
 import { Conversation, Story } from "./conversation.js";
@@ -74,8 +74,8 @@ function Changes({ id }) {
 /** What each child, with all below it, took of the budget, and the run itself. */
 function Delegated({ of }) {
   const whole = of.dimensions.cost?.limit || of.dimensions.cost?.spent || 0;
-  const line = (name, status, spent) => html`<tr><td class="nowrap">${name} ${status && html`<div><${State} of=${status} /></div>`}</td><td class="num">${number(spent.tokens?.spent)}</td><td class="num">${dollars(spent.cost?.spent)}</td>
-    <td class="num">${whole > 0 ? `${Math.round((100 * (spent.cost?.spent ?? 0)) / whole)} %` : "–"}</td></tr>`;
+  const line = (name, status, took) => html`<tr><td class="nowrap">${name} ${status && html`<div><${State} of=${status} /></div>`}</td><td class="num">${number(took.tokens?.spent)}</td><td class="num">${costOf(took.cost?.spent, of.has_unknown_cost && took.tokens?.spent > 0)}</td>
+    <td class="num">${whole > 0 ? `${Math.round((100 * (took.cost?.spent ?? 0)) / whole)} %` : "–"}</td></tr>`;
   return html`<section class="panel"><header><h2>Budget by child</h2><span class="soft">${number(of.children_total)}${of.has_unknown_cost ? ", and calls without a known price" : ""}</span></header>
     <div class="scroll" tabindex="0"><table aria-label="Budget by child"><thead><tr><th>Run</th><th class="num">Tokens</th><th class="num">Cost</th><th class="num">${of.dimensions.cost?.limit ? "Of the limit" : "Of all"}</th></tr></thead><tbody>
       ${line("itself", null, of.own)}${of.children.map((child) => line(html`<a class="mono" href=${to("runs", child.run_id)}>${short(child.run_id)}</a>`, child.status, child.dimensions))}</tbody></table></div></section>`;

@@ -1,5 +1,5 @@
 // Conversations: the list, one of them as it goes on, and the next thing to say in it.
-import { Ago, ask, brief, counted, Danger, dollars, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible, wordOf } from "./core.js";
+import { Ago, ask, brief, costOf, counted, Danger, Empty, html, may, Notice, number, save, State, to, useEffect, useField, useMemo, useRef, useState, visible, wordOf } from "./core.js";
 import { usePoll } from "./live.js";
 import { Conversation } from "./conversation.js";
 import { Named } from "./finding.js";
@@ -18,7 +18,7 @@ export function Sessions({ query }) {
     ${data?.data.length > 0 && html`<div class="scroll"><table aria-label="Sessions"><thead><tr><th>Session</th><th>From</th><th>Model</th><th class="num">Messages</th><th class="num">Calls</th><th class="num">Cost</th><th class="num">Last</th></tr></thead>
       <tbody>${data.data.map((each) => html`<tr key=${each.id}><td class="what"><a href=${to("sessions", each.id)}><span class="one">${titleOf(each)}</span></a>${each.is_at_work && html` <${State} of="at work" />`}</td>
         <td class="word">${brief(each.source ?? "–")}</td><td class="mono word">${brief(each.model ?? "–")}</td><td class="num">${number(each.message_count)}</td><td class="num">${number(each.tool_call_count)}</td>
-        <td class="num">${dollars(each.estimated_cost_usd)}</td><td class="num"><${Ago} at=${each.last_active ?? each.started_at} /></td></tr>`)}</tbody></table></div>`}</section>`;
+        <td class="num">${costOf(each.estimated_cost_usd, each.has_unknown_cost)}</td><td class="num"><${Ago} at=${each.last_active ?? each.started_at} /></td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 /** Messages in which the words are, of all sessions. */
@@ -247,7 +247,7 @@ export function Session({ id, query }) {
       <button onClick=${() => change({ archived: !session?.archived_at })}>${session?.archived_at ? "Bring back" : "Put away"}</button>`}${data && html`<button onClick=${() => save(`${id}.jsonl`, `${JSON.stringify({ ...session, messages: data.messages })}\n`)}>Export</button>`}<a href=${`#/runs?session=${encodeURIComponent(id)}`}>Its runs</a></header>
     <${Notice} error=${error ?? refusal ?? failure} />
     ${naming !== null && html`<form class="row" onSubmit=${(event) => { event.preventDefault(); change({ title: naming }); setNaming(null); }}><input class="grow" aria-label="Title" maxlength="80" value=${naming} onInput=${(event) => setNaming(event.target.value)} /><button class="main">Save</button><button type="button" onClick=${() => setNaming(null)}>Leave it</button></form>`}
-    <section class="panel"><h2 class="hidden">Conversation</h2>${session && html`<header><span class="soft">${counted(session.message_count, "message")}, ${counted(session.tool_call_count, "call")}, ${dollars(session.estimated_cost_usd)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
+    <section class="panel"><h2 class="hidden">Conversation</h2>${session && html`<header><span class="soft">${counted(session.message_count, "message")}, ${counted(session.tool_call_count, "call")}, ${costOf(session.estimated_cost_usd, session.has_unknown_cost)}</span><span class="soft mono">${brief(session.model ?? "")}</span>
       ${atWork && html`<span class="grow"></span><a href=${to("runs", atWork.run_id)}>The run at work</a>${may("runs:write") && html`<${Danger} label="Stop" title="Stop this run?" act=${stop}><p>The run, and all that it caused, is asked to stop.</p></${Danger}>`}`}</header>`}
       <${Conversation} items=${[...shown, ...waiting]} draft=${atWork && story.draft} thought=${atWork && story.thought} opened=${opened.current} waits=${data?.waits} again=${again} kids=${data?.kids} tools=${tools} goTo=${goTo} label="The conversation" /></section>
     ${may("runs:write") && session && html`<${Say} session=${id} said=${again} />`}`;

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from page_scenes import ask_calls, ask_to_deploy, repair_orders
 from serving import Served, until
 from support.questions import open_wait
@@ -16,11 +17,13 @@ from test_page_browser import CHROMIUM, PageVisitor, chromium, visit  # noqa: F4
 
 from hermes_worker.client import HermesClient
 from hermes_worker.core.messages import ModelReply
+from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.questions import Question
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import WaitKind
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store.runs.waits import Waits
+from hermes_worker.store.tables import runs
 
 pytestmark = [
     pytest.mark.machine,
@@ -90,10 +93,13 @@ def test_no_text_takes_markdown_long(visit: Visit, kind: str) -> None:  # noqa: 
 
 def test_a_session_reads_as_a_conversation(api: Served, store: Store, visit: Visit) -> None:  # noqa: F811
     first = repair_orders(api, store)
+    with store.database.write() as connection:
+        connection.execute(sa.update(runs).where(runs.c.run_id == first).values(cost_status=CostStatus.UNKNOWN.value))
     page = visit().page
     page.goto(f"{api.url}/#/sessions/{first}")
     talk = page.get_by_label("The conversation")
     talk.get_by_role("heading", name="What was wrong").wait_for()
+    page.get_by_text("calls, no price known").wait_for()
     assert talk.locator(".person").inner_text().count("The total of an order is wrong") == 1
     calls = talk.locator(".call > summary")
     words = [" ".join(text.split()) for text in calls.all_inner_texts()]
