@@ -180,12 +180,12 @@ export function Run({ id }) {
       ${data.explained && html`<section class="panel"><header><h2>Why it is where it is</h2></header><div class="pad">${visible(data.explained.text)}</div></section>`}
       <section class="panel"><header><h2>Facts</h2></header><div class="pad"><dl>
         <dt>Model</dt><dd class="mono">${visible(run.model)}</dd><dt>Session</dt><dd><a href=${to("sessions", run.session_id)}>${visible(run.session_title ?? run.session_id)}</a></dd>
-        ${origin && html`<dt>${run.kind === "child" ? "Delegated in" : "Fork of"}</dt><dd><a href=${to("sessions", origin.id)}>${titleOf(origin)}</a></dd>`}
+        ${origin && !run.forked_from && html`<dt>${run.kind === "child" ? "Delegated in" : "Fork of"}</dt><dd><a href=${to("sessions", origin.id)}>${titleOf(origin)}</a></dd>`}
         <dt>Step</dt><dd>${run.iteration} of ${run.iterations_max}</dd><dt>Accepted</dt><dd>${when(run.created_at)} (<${Ago} at=${run.created_at} />)</dd>
         ${run.finished_at && html`<dt>Ended</dt><dd>${when(run.finished_at)}${run.exit_reason && run.status !== "completed" ? `, ${visible(run.exit_reason)}` : ""}</dd>`}
         <dt>Tokens</dt><dd>${number(run.usage?.total_tokens)}</dd><dt>Cost</dt><dd>${money(run)} ${run.cost_status ?? ""}</dd>
         ${run.retry_of && html`<dt>Repeats</dt><dd class="mono"><a href=${to("runs", run.retry_of)}>${short(run.retry_of)}</a> (<a href=${to("compare", run.retry_of, id)}>compare</a>)</dd>`}
-        ${run.forked_from && html`<dt>Fork of</dt><dd class="mono"><a href=${to("runs", run.forked_from)}>${short(run.forked_from)}</a>, behind step ${number(run.fork_step)} (<a href=${to("compare", run.forked_from, id)}>compare</a>)</dd>`}
+        ${run.forked_from && html`<dt>Fork of</dt><dd><a href=${to("runs", run.forked_from)}>${origin ? titleOf(origin) : short(run.forked_from)}</a>, behind step ${number(run.fork_step)} (<a href=${to("compare", run.forked_from, id)}>compare</a>)</dd>`}
         ${run.error && html`<dt>Error</dt><dd>${visible(run.error)}</dd>`}</dl><${Choosing} id=${id} /></div></section>
       <${Files} id=${id} isOver=${isOver} />
       ${run.tool_calls?.attention.length > 0 && html`<section class="panel"><header><h2>Calls to look at</h2></header><div class="scroll"><table><tbody>

@@ -90,7 +90,7 @@ def test_a_run_is_opened_paused_resumed_and_stopped(hermes: CommandLine, up: Run
         shown = terminal.wait_for("Esc back")
         assert "model calls of at most" in shown and "1.0  terminal" in shown
         terminal.key("Escape")
-        terminal.wait_for("a answer")
+        terminal.wait_for("p pause")
         terminal.key("p")
         wait_for_status(hermes, run_id, "paused")
         terminal.wait_for("paused ")
