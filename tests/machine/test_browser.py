@@ -329,12 +329,12 @@ def test_a_lost_browser_is_said_to_be_lost_and_its_cookies_stay(tmp_path: Path) 
 
 @pytest.mark.machine
 def test_an_idle_browser_is_ended_and_a_deleted_row_ends_its_own(tmp_path: Path) -> None:
-    with stand(tmp_path, idle_s=2.0, ttl_s=2.0) as made:
+    with stand(tmp_path, idle_s=6.0, ttl_s=2.0) as made:
         made.site.pages = {"/": "<title>In</title>"}
         one, two = made.surfer(), made.surfer()
         one.do("navigate", url=f"{made.site.address}/")
         assert chromiums(tmp_path)
-        assert gone_within(2.0 + 10.0, tmp_path)
+        assert gone_within(6.0 + 10.0, tmp_path)
         assert "nobody used it" in one.do("snapshot")["error"]
         two.do("navigate", url=f"{made.site.address}/")
         for surfer in (one, two):
