@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,9 +23,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import quantiles
 
+from benchmarks.up import KEY, run_up
 from hermes_worker.local.postgres import EmbeddedPostgres
 
-KEY = "a-key-of-the-benchmark"
 CALLS_TOOLS = "call a tool, please"
 TOOL_CALLS = 10
 """Of the run whose gaps are measured."""
@@ -93,46 +89,6 @@ def _render_reply(calls: bool) -> Iterator[str]:
     yield _CHUNK % json.dumps({"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"})
 
 
-@contextmanager
-def stack(provider_url: str, directory: Path, database_url: str | None) -> Iterator[str]:
-    """Start everything on this machine; yield the API's URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environ = {
-        "HOME": str(directory),
-        "PATH": os.environ["PATH"],
-        "HERMES_HOME": str(directory / "home"),
-        "HERMES_BASE_URL": provider_url,
-        "HERMES_PROVIDER": "custom",
-        "HERMES_MODEL": "bench",
-        "HERMES_SERVER_KEY": KEY,
-        "HERMES_LOG_LEVEL": "error",
-        **({} if database_url is None else {"HERMES_DATABASE_URL": database_url}),
-    }
-    argv = [sys.executable, "-P", "-m", "hermes_worker", "up", "--port", port]
-    with subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        try:
-            _await_health(int(port))
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _await_health(port: int) -> None:
-    ends_at = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < ends_at:
-        try:
-            connection = HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            time.sleep(0.05)
-    raise SystemExit("the stack did not become healthy")
-
-
 class Client:
     """Asks for chat completions over one connection."""
 
@@ -190,11 +146,12 @@ def main() -> None:
     with ExitStack() as parts:
         directory = Path(parts.enter_context(tempfile.TemporaryDirectory()))
         directory.chmod(0o755)  # PostgreSQL runs as a user of its own
-        url = None
-        if chosen.postgresql:
-            url = parts.enter_context(EmbeddedPostgres(directory / "postgres")).create_database("first")
         seen = parts.enter_context(provider())
-        ours = Client(parts.enter_context(stack(seen.url, directory, url)))
+        settings = {"HERMES_BASE_URL": seen.url, "HERMES_PROVIDER": "custom", "HERMES_MODEL": "bench"}
+        if chosen.postgresql:
+            postgres = parts.enter_context(EmbeddedPostgres(directory / "postgres"))
+            settings["HERMES_DATABASE_URL"] = postgres.create_database("first")
+        ours = Client(parts.enter_context(run_up(directory, settings))[1])
         direct = Client(seen.url, tools=[])
         rows: dict[str, list[float]] = {}
         for number in range(WARM_UP + chosen.times):

@@ -8,10 +8,7 @@ thousand wait and when all wait, in MB, each after twenty idle seconds.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +20,8 @@ from typing import Any
 import httpx
 import psutil
 
-KEY = "a-key-of-the-benchmark"
+from benchmarks.up import KEY, run_up
+
 FIRST = 2_000
 BATCH = 500
 IDLE_S = 20.0
@@ -32,49 +30,21 @@ _ASKS = {"steps": [{"calls": [{"name": "terminal", "arguments": {"command": "rm 
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 12_000
-    with tempfile.TemporaryDirectory(prefix="hermes-parked-") as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-        probe.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="hermes-parked-") as folder,
+        run_up(Path(folder), {"HERMES_APPROVALS_TIMEOUT_S": "86400"}) as (pid, url),
+        httpx.Client(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=300) as client,
+    ):
         home = Path(folder) / "home"
-        environ = {
-            "HOME": folder,
-            "PATH": os.environ["PATH"],
-            "HERMES_HOME": str(home),
-            "HERMES_SERVER_KEY": KEY,
-            "HERMES_APPROVALS_TIMEOUT_S": "86400",
-            "HERMES_LOG_LEVEL": "error",
-        }
-        argv = [sys.executable, "-P", "-m", "hermes_worker", "up", "--port", port]
-        with (
-            subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process,
-            httpx.Client(
-                base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {KEY}"}, timeout=300
-            ) as client,
-        ):
-            try:
-                _await_health(client)
-                _park(client, home, FIRST)
-                before = _measure(process.pid)
-                began = time.monotonic()
-                _park(client, home, count)
-                print(f"{count - FIRST:,} further runs wait after {time.monotonic() - began:.0f} s")
-                after = _measure(process.pid)
-            finally:
-                process.terminate()
-                process.wait()
+        _park(client, home, FIRST)
+        before = _measure(pid)
+        began = time.monotonic()
+        _park(client, home, count)
+        print(f"{count - FIRST:,} further runs wait after {time.monotonic() - began:.0f} s")
+        after = _measure(pid)
     for name in sorted(after, key=lambda each: -after[each]):
         print(f"{before[name]:8.1f} {after[name]:8.1f}  {name}")
     print(f"{before.total():8.1f} {after.total():8.1f}  all: {after.total() - before.total():+.1f} MB")
-
-
-def _await_health(client: httpx.Client) -> None:
-    while True:
-        try:
-            if client.get("/health").status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
 
 
 def _park(client: httpx.Client, home: Path, count: int) -> None:
@@ -82,7 +52,7 @@ def _park(client: httpx.Client, home: Path, count: int) -> None:
     while (there := _count_runs(home)) < count:
         body: dict[str, Any] = {"input": f"scripted: {json.dumps(_ASKS)}"}
         runs = [{**body, "idempotency_key": f"run-{number}"} for number in range(there, min(count, there + BATCH))]
-        client.post("/v1/batch/runs", json={"runs": runs}).raise_for_status()
+        client.post("batch/runs", json={"runs": runs}).raise_for_status()
     while _count_runs(home, "waiting_for_approval") < count:
         time.sleep(1)
 

@@ -53,7 +53,7 @@ def test_what_the_lab_sees_with_the_guard_in_its_place_is_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarm = json.dumps({"findings": {"lost": ["run_1"]}})
-    monkeypatch.setattr("benchmarks.mutants.__main__._copy_tree", _copy_mutated)
+    monkeypatch.setattr("benchmarks.mutants.__main__._copy_tree", _copy_one_file)
     monkeypatch.setattr("benchmarks.mutants.__main__._run", lambda *_: (1, alarm))
     results = tmp_path / "mutants.json"
     main(["once-runs-again", "--lab", "--results", str(results)])
@@ -61,7 +61,7 @@ def test_what_the_lab_sees_with_the_guard_in_its_place_is_no_verdict(
     assert (verdict["is_seen"], verdict["by"]) == (None, ["not quiet with the guard in its place"])
 
 
-def _copy_mutated(directory: Path) -> Path:
+def _copy_one_file(directory: Path) -> Path:
     """Copy the one file that is to be changed."""
     file = BY_NAME["once-runs-again"].path
     (directory / file).parent.mkdir(parents=True)

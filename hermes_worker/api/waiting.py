@@ -63,7 +63,7 @@ class WaitingRequests:
             try:
                 await asyncio.wait_for(waiter.is_over.wait(), timeout_s)
             except TimeoutError:
-                pass
+                pass  # the time is over: what has ended until now is the answer
         return waiter.ended
 
     @contextmanager

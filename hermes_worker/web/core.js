@@ -239,10 +239,10 @@ export const number = (n) => (n === null || n === undefined ? "–" : n.toLocale
 /** A number of things in words; `many` where the word does more than take an s. */
 export const counted = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 export const dollars = (n) => (n === null || n === undefined ? "–" : `$${n.toFixed(n !== 0 && Math.abs(n) < 1 ? 4 : 2)}`);
-/** What a run cost. Where its price is not known, nothing is made up. */
 /** What was spent, where calls without a known price may have cost more. */
 export const costOf = (usd, hasUnknown) => (hasUnknown ? (usd ? `at least ${dollars(usd)}` : "no price known") : dollars(usd));
-export const money = (run) => (run.estimated_cost_usd === null || run.estimated_cost_usd === undefined ? (run.usage?.total_tokens ? "no price known" : "–") : dollars(run.estimated_cost_usd));
+/** What a run cost. Where its price is not known, nothing is made up. */
+export const money = ({ estimated_cost_usd: usd, usage }) => costOf(usd, (usd === null || usd === undefined) && usage?.total_tokens > 0);
 export const short = (id) => (id && id.length > 16 ? `${visible(id.slice(0, 12))}…` : visible(id));
 
 /** Characters that would change how the text around them is read, or that nobody sees (core/unseen.py). */

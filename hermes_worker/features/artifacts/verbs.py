@@ -125,7 +125,7 @@ def _enter(folder: int, name: str) -> int:
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:
-        pass
+        pass  # another artifact lies in the same folder; a file or a link of that name is refused by the opening
     inner = os.open(name, _FOLDER, dir_fd=folder)
     os.close(folder)
     return inner

@@ -107,8 +107,8 @@ def load_replies(database: Database, run_id: str) -> list[dict[str, Any]]:
 
 
 def load_reply_rows(database: Database, run_id: str) -> list[Message]:
-    """Load the rows of the replies of a run, in order, in a fork with those of its original up to its point. Raises
-    ``RunNotFound``, also where the original of a fork was removed."""
+    """Load the messages in which the model replied in a run, in order. A fork has the replies of its original up to
+    its point, and then its own. Raises ``RunNotFound``, also where the original of a fork was removed."""
     with database.read() as connection:
         run = begun = _load_run(connection, run_id)
         # The session of a fork has the id of the run that began it. Its rows go on with the numbers of its original.

@@ -160,7 +160,8 @@ def _forget_reading(part: RewoundPart, tool: Tool) -> RewoundPart:
 
 
 def _has_only_read(tool: Tool, arguments: str) -> bool:
-    """Whether recorded arguments, which are cut where they were long, were those of a command that only reads."""
+    """Whether ``arguments``, the recorded JSON of a call of ``tool``, ask for a command that only reads. False where
+    the record is no JSON, because long arguments are recorded in part."""
     try:
         command = _read_command(tool, json.loads(arguments))
     except ValueError:
