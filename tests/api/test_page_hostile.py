@@ -315,7 +315,7 @@ def test_axe_finds_nothing_serious_on_any_view(
         page.get_by_role("heading", level=1, name=heading).wait_for()
         page.locator("main :is(table, .empty, .ask, .talk li, form):visible").first.wait_for()
         if heading == delegating:
-            page.get_by_label("The tree of this run").wait_for()
+            page.get_by_label("The tree of this run").get_by_role("link").first.wait_for()
         page.evaluate(source.decode())
         said = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
         serious = [each for each in said["violations"] if each["impact"] in ("serious", "critical")]

@@ -15,7 +15,7 @@ def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: py
     monkeypatch.setattr(sizes, "_FREE_BYTES_NOTED", 1_000_000)
     monkeypatch.setattr(sizes, "_DEAD_ROWS_NOTED", 20)
     sizes.reclaim_space(database)  # what others did in this database
-    assert not sizes.measure_size(database).is_bloated
+    assert "maintenance" not in sizes.measure_size(database).dead_rows
     with database.write() as connection:
         # Few enough for autovacuum to leave them alone, and long only where their pages count.
         words = "x" * 100_000 if database.is_sqlite else ""
@@ -30,7 +30,9 @@ def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: py
     assert ("maintenance" in dict(before.dead_rows)) is not database.is_sqlite
     sizes.reclaim_space(database)
     after = sizes.measure_size(database)
-    assert not after.is_bloated
+    # Connections that other tests left to this server report their dead rows when they like.
+    assert "maintenance" not in after.dead_rows
+    assert not after.is_bloated or not database.is_sqlite
     assert after.free_bytes == 0
     if database.is_sqlite:
         assert after.total_bytes < before.total_bytes
