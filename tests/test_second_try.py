@@ -31,13 +31,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *listed: str, command: str = "") -> subprocess.CompletedProcess[str]:
+def run(project: Path, *listed: str, command: str = "", marker: str = "") -> subprocess.CompletedProcess[str]:
     (project / "list.txt").write_text("\n".join(["# a list", *listed]) + "\n")
     program = (
         f"import sys; sys.path.insert(0, {str(SECOND_TRY.parent)!r}); from pathlib import Path; import second_try; "
         "sys.exit(second_try.main(sys.argv[1:], listed=Path('list.txt')))"
     )
-    pytest_command = [sys.executable, "-m", "pytest"]
+    pytest_command = [sys.executable, "-m", "pytest", *(["-m", marker] if marker else [])]
     command = command or " ".join([*pytest_command, "-p", "no:xdist"])
     argv = [sys.executable, "-c", program, command, *pytest_command]
     return subprocess.run(argv, cwd=project, capture_output=True, text=True, check=False)
@@ -56,6 +56,24 @@ def test_a_test_that_needs_it_again_fails_the_run(project: Path) -> None:
 
     assert ended.returncode == 1
     assert "test_it.py::test_flaky  (and before: its race has to be mended)" in ended.stdout
+
+
+DECIDING = """
+def pytest_configure(config):
+    config.addinivalue_line("markers", "night")
+
+def pytest_collection_modifyitems(items):
+    if len(items) == 2:
+        items[1].add_marker("night")
+"""
+
+
+def test_a_marker_that_depends_on_what_is_collected_decides_no_second_try(project: Path) -> None:
+    (project / "conftest.py").write_text(DECIDING)
+    ended = run(project, marker="night")
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "passed only at the second try:\n  test_it.py::test_flaky\n" in ended.stdout
 
 
 def test_what_fails_twice_has_failed(project: Path) -> None:
