@@ -27,7 +27,10 @@ PORT = 8642
 _HOME_AS_WRITTEN = "/home/you"
 _END = "<<<end of command>>>"
 _READY = "Ctrl-C drains and stops"
-_PATIENCE_S = 120.0
+_PATIENCE_S = 500.0
+_SUBMITS = "RUN=$(hermes-worker submit"
+_WAIT_FOR_CALL = "until hermes-worker runs show $RUN | grep -q '^did:'; do sleep 0.2; done"
+"""What a reader does not type, who comes to the next command later than a shell."""
 _BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -117,9 +120,15 @@ def commands_of(document: str) -> Iterator[str]:
 
 
 def play(document: str, home: Path) -> list[Played]:
-    """Play every command of ``document`` with ``home`` as the home directory."""
+    """Play every command of ``document`` with ``home`` as the home directory. A run that is submitted for later
+    commands is at its first call when they come."""
+    played = []
     with Shell(home, _free_port()) as shell:
-        return [shell.play(command) for command in commands_of(document)]
+        for command in commands_of(document):
+            played.append(shell.play(command))
+            if command.startswith(_SUBMITS):
+                shell.play(_WAIT_FOR_CALL)
+    return played
 
 
 def with_output(document: str, played: list[Played]) -> str:

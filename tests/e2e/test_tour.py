@@ -32,6 +32,7 @@ def written_down(maker: ModuleType, document: str) -> list[Any]:
 def shape(output: str) -> set[str]:
     """Its lines without what differs from one day and one machine to the next, or with how fast a reader comes."""
     output = re.sub(r"\bqueued\b", "running", re.sub(r"\bnow\b", "0 s ago", output))
+    output = re.sub(r"\b\d+ min \d+ s\b", "60 s", output)
     output = re.sub(r"(\brunning +\d+ s ago +[\d.]+ s +)-", r"\1$0.00", output)  # before its first model call
     plain = re.sub(r"\d+", "#", re.sub(r"\b(run_)?(?=[0-9a-f]*\d)[0-9a-f]{7,}\b", "#", output))
     lines = {" ".join(re.sub(r"#(?:[.,:-]*#)*[.,:-]*", "#", line).split()) for line in plain.splitlines()}
