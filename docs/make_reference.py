@@ -51,7 +51,7 @@ from hermes_worker.settings.retired import RETIRED
 from hermes_worker.store.build import build_database
 from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import SealedText
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.whole_schema import load_schema
 from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
 from hermes_worker.wiring import build_client
 
@@ -559,7 +559,7 @@ def _receiving_cells(row: Platform) -> tuple[str, ...]:
 def columns_page() -> str:
     """Every column that holds text, by table, and whether it is encrypted."""
     rows = []
-    for each in sorted(metadata.tables.values(), key=lambda each: each.name):
+    for each in sorted(load_schema().tables.values(), key=lambda each: each.name):
         texts = [column for column in each.columns if isinstance(column.type, sa.String | SealedText | PlacedText)]
         sealed = [column.name for column in texts if isinstance(column.type, SealedText)]
         clear = [column.name for column in texts if column.name not in sealed]

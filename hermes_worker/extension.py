@@ -17,7 +17,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -258,12 +258,19 @@ class CommandDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepDeclaration:
-    """What the product's regular work does for a feature: pruning, erasing, the start of an API, the doctor. Each part
-    is ``None`` where there is nothing to do.
+    """What the product's regular work does for a feature: sweeping, pruning, erasing, the start of an API, the doctor.
+    Each part is ``None`` where there is nothing to do.
     """
 
     name: str
     """What is kept in order; prunes and erasures report their counts under this name."""
+    sweep_rows: Reference | None = None
+    """Called with the database in every sweep: takes back what lost its worker, and does what is due by time. Returns
+    the hints to send (``store.rows.Hint``). Idempotent."""
+    resend_rows: Reference | None = None
+    """Called in every sweep with the database and the keywords ``grace_s`` and ``before``: returns the hints of the
+    feature's due rows whose message for a worker for tools is lost, hinted before ``before`` (epoch seconds) and more
+    than ``grace_s`` seconds ago."""
     prune_rows: Reference | None = None
     """Called with the database and the keyword ``acts``: deletes rows that nothing names any more, and returns how
     many; without ``acts`` it only counts them."""
@@ -573,6 +580,11 @@ class Extension:
     """For features of the product, as the fields behind it: what these functions are given is promised to no other
     extension."""
     prompt_blocks: tuple[PromptBlockDeclaration, ...] = ()
+    tables: tuple[Reference, ...] = ()
+    """Its tables: each a ``sqlalchemy.Table`` of ``store.tables.metadata``, beside those of the kernel, in one schema
+    that one line of revisions builds. The table's ``info`` says whose its rows are: its ``owner`` is the column
+    (``run_pk``, ``session_pk`` or ``tenant``) by which they are exported, counted in receipts and erased. Rows of runs
+    and sessions are deleted by their foreign key (``on delete cascade``). Without an owner they are nobody's."""
 
     def __post_init__(self) -> None:
         """Put tools that name no toolset into that of their extension, and add the hooks of memory providers."""
@@ -809,9 +821,8 @@ _KINDS: Mapping[str, _PlugKind] = MappingProxyType(
 def _list_references(one: Extension) -> Iterator[Reference]:
     rows = (row for name in _KINDS for row in getattr(one, name))
     yield from (row.implementation for row in rows if hasattr(row, "implementation"))
-    for task in one.upkeep:
-        parts = (task.prune_rows, task.forget_sessions, task.begin_serving, task.list_checks)
-        yield from (part for part in parts if part is not None)
+    parts = (getattr(task, part.name) for task in one.upkeep for part in fields(task) if part.name != "name")
+    yield from (part for part in (*one.tables, *parts) if part is not None)
     for provider in one.memory_providers:
         yield provider.prefetch
         yield from (part for part in (provider.on_memory_write, provider.prompt_block) if part is not None)

@@ -138,8 +138,11 @@ def list_foreign() -> tuple[Extension, ...]:
 
 def list_upkeep(part: str) -> tuple[tuple[str, Callable[..., Any]], ...]:
     """The functions that features declare for one part of ``UpkeepDeclaration``, loaded, each with its name."""
-    found = ((name, getattr(task, part)) for name, task in get_installed().upkeep.items())
-    return tuple((name, load_reference(reference)) for name, reference in found if reference is not None)
+    return tuple(
+        (name, load_reference(reference))
+        for name, task in get_installed().upkeep.items()
+        if (reference := getattr(task, part)) is not None
+    )
 
 
 def put_in_force(installed: Installed | None) -> None:

@@ -483,6 +483,7 @@ def list_brought(extension: Extension) -> dict[str, tuple[str, ...]]:
         "agents": tuple(one.name for one in extension.agents),
         "upkeep": tuple(one.name for one in extension.upkeep),
         "prompt_blocks": tuple(one.name for one in extension.prompt_blocks),
+        "tables": tuple(str(one).rpartition(":")[2] for one in extension.tables),
     }
     return {kind: names for kind, names in found.items() if names}
 

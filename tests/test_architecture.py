@@ -20,8 +20,12 @@ from pathlib import Path
 from typing import get_origin
 
 import pytest
+import sqlalchemy as sa
 
+from hermes_worker.extension import load_reference
 from hermes_worker.features import FEATURES
+from hermes_worker.store import tables
+from hermes_worker.store.whole_schema import load_schema
 
 pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
 
@@ -202,6 +206,39 @@ def test_the_kernel_names_no_feature_and_no_feature_names_another() -> None:
     assert sorted(features) == sorted(_EXCEPTIONS["feature_names_feature"])
 
 
+def test_a_table_stands_with_the_one_feature_that_reads_it_and_is_declared() -> None:
+    readers: dict[str, set[str | None]] = {}
+    for file in read_sources("hermes_worker", "scheduler"):
+        for name in file.taken:
+            if name.startswith("hermes_worker.store.tables."):
+                readers.setdefault(name.rpartition(".")[2], set()).add(feature_of(file.module))
+    kernel = {name: table for name, table in vars(tables).items() if isinstance(table, sa.Table)}
+    assert {name: readers[name] for name in kernel if len(readers[name]) == 1 and None not in readers[name]} == {}
+
+    found, declared = {}, {}
+    for path in sorted((PACKAGE / "features").glob("*/tables.py")):
+        package = f"hermes_worker.features.{path.parent.name}"
+        here = importlib.import_module(f"{package}.tables")
+        found |= {f"{package}.tables:{name}": one for name, one in vars(here).items() if isinstance(one, sa.Table)}
+    for reference in FEATURES:
+        declared |= {one: load_reference(one) for one in load_reference(reference).tables}
+    assert declared == found and len(found) > 8
+    assert set(load_schema().tables) == {table.name for table in (*kernel.values(), *found.values())}
+    for name, table in found.items():
+        column = table.info.get("owner")
+        assert column in (None, "run_pk", "session_pk", "tenant"), name
+        if column in ("run_pk", "session_pk"):  # so they are deleted with their owner
+            assert {key.ondelete for key in table.c[column].foreign_keys} == {"CASCADE"}, name
+
+
+def test_who_walks_over_all_tables_asks_the_whole_schema() -> None:
+    """``metadata`` alone has the tables only that this process has imported."""
+    for file in read_sources("hermes_worker", "scheduler"):
+        if "hermes_worker.store.tables.metadata" in file.taken and file.path.stem != "tables":
+            # Alembic's entry takes the names of constraints from it.
+            assert file.path.stem == "whole_schema" or file.path.match("migrations/env.py"), file.path
+
+
 def test_every_feature_stands_in_the_catalogue() -> None:
     folders = [path.parent.name for path in sorted((PACKAGE / "features").glob("*/__init__.py"))]
     assert [f"hermes_worker.features.{name}:EXTENSION" for name in folders] == list(FEATURES)
@@ -298,7 +335,9 @@ def distributions(requirements: Iterable[str]) -> set[str]:
 def test_only_the_store_and_rows_of_features_execute_sql() -> None:
     """The crash lab's auditor and the doctor look at the database too; neither writes."""
     for path, text in sources("hermes_worker", "scheduler"):
-        holds_sql = {"store", "lab"} & set(path.parts) or ("features" in path.parts and path.stem.endswith("rows"))
+        holds_sql = {"store", "lab"} & set(path.parts) or (
+            "features" in path.parts and path.stem.endswith(("rows", "tables"))
+        )
         # Most files do not even mention the tables, and to parse them all takes seconds.
         if holds_sql or "hermes_worker.store.tables" not in text:
             continue

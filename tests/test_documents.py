@@ -13,7 +13,7 @@ import yaml
 from support.commandline import find_command
 
 from hermes_worker.settings.role_secrets import PROVIDER_SECRETS, SECRET_SETTINGS, ProcessRole
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.whole_schema import load_schema
 
 pytestmark = pytest.mark.nightly  # of texts and lists: .ci/run plays it
 
@@ -107,7 +107,7 @@ def is_defined(name: str) -> bool:
 
 def is_column(name: str) -> bool:
     table, _, column = name.partition(".")
-    return table in metadata.tables and column in metadata.tables[table].c
+    return table in load_schema().tables and column in load_schema().tables[table].c
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

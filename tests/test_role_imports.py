@@ -19,8 +19,8 @@ IS_RECORDED_VERSION = sys.version_info[:2] == (3, 11)
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULES_MAX = {
-    "hermes_worker.api.server": 370,
-    "hermes_worker.worker.main": 495,
+    "hermes_worker.api.server": 374,
+    "hermes_worker.worker.main": 498,
     "scheduler.beat": 350,
     "hermes_worker.gateway.listening": 365,
     "hermes_worker.cli.entry": 85,

@@ -3,7 +3,8 @@
 A module's last word says its floor, so a folder reads from the top down::
 
     rules    what is decided, pure: no I/O                      as core
-    rows     its tables' SQL                                    as store
+    tables   its tables                                         as store
+    rows     the SQL of its tables                              as store
     files    what it keeps on disk or in a workspace            as workspaces
     prompt   what it writes into prompts                        as agent
     tool     what a model may call                              as agent
@@ -41,13 +42,13 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "hermes_worker.features.forks:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.mcp_servers:EXTENSION": ("routers", "commands", "upkeep"),
         "hermes_worker.features.memory:EXTENSION": ("tools", "routers", "commands", "prompt_blocks"),
-        "hermes_worker.features.object_storage:EXTENSION": ("workspaces", "upkeep"),
-        "hermes_worker.features.provider_keys:EXTENSION": ("routers", "commands", "upkeep"),
-        "hermes_worker.features.retention:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.skills:EXTENSION": ("tools", "routers", "commands", "upkeep"),
+        "hermes_worker.features.object_storage:EXTENSION": ("workspaces", "upkeep", "tables"),
+        "hermes_worker.features.provider_keys:EXTENSION": ("routers", "commands", "upkeep", "tables"),
+        "hermes_worker.features.retention:EXTENSION": ("routers", "commands", "tables"),
+        "hermes_worker.features.skills:EXTENSION": ("tools", "routers", "commands", "upkeep", "tables"),
         "hermes_worker.features.spend:EXTENSION": ("routers", "commands"),
         "hermes_worker.features.tenants:EXTENSION": ("routers", "commands"),
-        "hermes_worker.features.webhooks:EXTENSION": ("routers", "commands", "upkeep"),
+        "hermes_worker.features.webhooks:EXTENSION": ("routers", "commands", "upkeep", "tables"),
     }
 )
 """The declarations of the built-in features, and the kinds of plugs that each one brings."""

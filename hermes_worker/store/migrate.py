@@ -27,7 +27,8 @@ from hermes_worker.store.revisions import (
     load_state,
     require_current,
 )
-from hermes_worker.store.tables import metadata, schema_revisions
+from hermes_worker.store.tables import schema_revisions
+from hermes_worker.store.whole_schema import load_schema
 
 __all__ = ["find_newest", "load_revision", "migrate", "require_current"]
 
@@ -84,7 +85,7 @@ def find_schema_differences(database: Database) -> list[str]:
     """List in what the schema differs from the one that this code is written for."""
     with database.engine.connect() as connection:
         options = {"compare_type": True, "include_name": _is_ours}
-        found = compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+        found = compare_metadata(MigrationContext.configure(connection, opts=options), load_schema())
     return [" ".join(str(difference).split())[:_SHOWN_CHARS] for difference in found]
 
 
@@ -145,7 +146,7 @@ def _refuse_other_encodings(connection: Connection) -> None:
 def _refuse_strangers(connection: Connection, there: SchemaState) -> None:
     found = MigrationContext.configure(connection).get_current_revision()
     _refuse_unknown(found, there)
-    theirs = sorted(metadata.tables.keys() & set(sa.inspect(connection).get_table_names()))
+    theirs = sorted(load_schema().tables.keys() & set(sa.inspect(connection).get_table_names()))
     if found is None and theirs:
         raise ConfigurationError(
             f"the database has a table {theirs[0]!r} that is not ours; give hermes-worker its own database"

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.whole_schema import load_schema
 
 _FREE_BYTES_NOTED = 64 * 1024 * 1024
 _FREE_PART_NOTED = 0.25
@@ -45,7 +45,7 @@ def measure_size(database: Database) -> DatabaseSize:
         if not database.is_sqlite:
             total = connection.execute(sa.text("select pg_database_size(current_database())")).scalar_one()
             found = connection.execute(_DEAD_ROWS, {"noted": _DEAD_ROWS_NOTED})
-            dead = {name: count for name, count in found if name in metadata.tables}
+            dead = {name: count for name, count in found if name in load_schema().tables}
             return DatabaseSize(total_bytes=int(total), dead_rows=dead)
         page, pages, free = (
             int(connection.exec_driver_sql(f"pragma {name}").scalar_one())

@@ -45,8 +45,8 @@ from hermes_worker.core.pricing import Pricing
 from hermes_worker.core.run import STATE_VERSION, Call, CallStatus, ExitReason, Run, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.step import apply_event, compute_retry_delay_s
+from hermes_worker.installed import list_upkeep
 from hermes_worker.observe import log
-from hermes_worker.store.artifacts.gatherings import resend_gatherings, take_back_gatherings
 from hermes_worker.store.clock import ClockWatch, LastSweep
 from hermes_worker.store.engine.database import Database, db_now, select_db_now
 from hermes_worker.store.engine.prepared import PkRow, Prepared
@@ -172,8 +172,8 @@ class Sweeper:
             log.warning("lease.expired", step="delivery", count=lost_deliveries)
         woken = wake_deliveries(self._database)
         woken += take_back_hook_calls(self._database)
-        woken += take_back_gatherings(self._database)
         woken += take_back_files(self._database)
+        woken += [hint for _, sweep_rows in list_upkeep("sweep_rows") for hint in sweep_rows(self._database)]
         woken += sweep_places(self._database)
         woken += sweep_permits(self._database)
         woken += self._count_ended()
@@ -383,12 +383,16 @@ class Sweeper:
                 _APART + DELIVERY_QUEUE if is_suspect else DELIVERY_QUEUE, depths, marks, grace
             )
             hints += resend_deliveries(self._database, grace_s=grace, before=before, is_suspect=is_suspect)
-        before = _decide_lost_before(DELIVERY_QUEUE, depths, marks, grace)
-        hints += resend_files(self._database, grace_s=grace, before=before)
+        hints += resend_files(
+            self._database, grace_s=grace, before=_decide_lost_before(DELIVERY_QUEUE, depths, marks, grace)
+        )
         before = _decide_lost_before(TOOLS_QUEUE, depths, marks, grace)
         hints += resend_hook_calls(self._database, grace_s=grace, before=before)
-        hints += resend_gatherings(self._database, grace_s=grace, before=before)
-        return hints
+        return hints + [
+            hint
+            for _, resend_rows in list_upkeep("resend_rows")
+            for hint in resend_rows(self._database, grace_s=grace, before=before)
+        ]
 
     def _load_watermarks(self) -> tuple[dict[str, float], bool]:
         """Load for each queue the newest hint that any live worker has started; and whether any suspect is due."""

@@ -9,7 +9,10 @@ nobody has claimed it since. The partial indexes hold due and claimed rows only,
 there is to do, not what there has been.
 
 What people, models and tools wrote is ``SealedText``, which may be encrypted at rest. ``docs/encryption.md`` says
-why a column of text is clear; those that are stand in ``tests/clear_columns.toml``, and a test compares.
+why a column of text is clear; those that are stand in ``tests/clear_columns.toml``, and a test compares. A column whose
+``info`` has ``is_secret`` stands in no export.
+
+A table that one feature alone reads stands in ``tables.py`` of that feature. ``whole_schema`` has all of them.
 """
 
 from __future__ import annotations
@@ -634,55 +637,6 @@ null when nothing is left of the process where it ran. ``seen`` bytes of its out
 ``notices`` runs began with what was found, the last about output at ``told_at``. ``is_consumed``: the session knows
 that it has ended."""
 
-skills = sa.Table(
-    "skills",
-    metadata,
-    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
-    sa.Column("tenant", Tenant, nullable=False),
-    sa.Column("name", sa.String(130), nullable=False),
-    sa.Column("category", sa.String(64), nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
-    sa.Column("facts", SealedText("skills.facts"), nullable=False),
-    sa.Column("origin", sa.String(100), nullable=False),
-    sa.Column("source_hash", sa.String(64)),
-    sa.Column("version", sa.Integer(), nullable=False, server_default="1"),
-    sa.Column("is_removed", sa.SmallInteger(), nullable=False, server_default="0"),
-    sa.Column("changed_at", Seconds, nullable=False),
-    sa.UniqueConstraint("tenant", "name"),
-)
-"""The newest version of each skill: ``hash`` names its folder in ``skill_contents``, ``facts`` is what its front matter
-says. ``origin`` is ``people``, ``agent``, ``plugin:NAME``, or ``home:ID`` of the directory that it was read from, whose
-folder had the hash ``source_hash`` then. One with ``is_removed`` was removed while its folder is still there."""
-
-skill_contents = sa.Table(
-    "skill_contents",
-    metadata,
-    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
-    sa.Column("tenant", Tenant, nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
-    sa.Column("is_set", sa.SmallInteger(), nullable=False),
-    sa.Column("body", SealedText("skill_contents.body"), nullable=False),
-    sa.Column("used_at", Seconds, nullable=False),
-    sa.UniqueConstraint("tenant", "hash"),
-    sa.Index("ix_skill_contents_used_at", "is_set", "used_at"),
-)
-"""Folders of skills, and sets of skills (``is_set``) with which runs began: ``runs.skills_hash`` names one. Never
-changed; an unreferenced row is deleted a day after its last use (``used_at``, exact to ten minutes)."""
-
-skill_changes = sa.Table(
-    "skill_changes",
-    metadata,
-    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
-    sa.Column("run_pk", BigId, sa.ForeignKey("runs.pk", ondelete="CASCADE"), nullable=False),
-    sa.Column("call_key", sa.String(200), nullable=False, unique=True),
-    sa.Column("name", sa.String(130), nullable=False),
-    sa.Column("hash", sa.String(64)),
-    sa.Column("changed_at", Seconds, nullable=False),
-    sa.Index("ix_skill_changes_run_pk", "run_pk"),
-)
-"""What calls of agents changed in skills, by the key of the call: a call that is repeated finds its row, and changes
-nothing. ``hash`` is null where the skill was removed."""
-
 search_rows = sa.Table(
     "search_rows",
     metadata,
@@ -1040,17 +994,6 @@ logins = sa.Table(
 )
 """Credentials that are renewed. ``sealed`` holds their tokens, encrypted with a key that only the configuration has."""
 
-webhook_routes = sa.Table(
-    "webhook_routes",
-    metadata,
-    sa.Column("tenant", Tenant, primary_key=True),
-    sa.Column("name", sa.String(64), primary_key=True),
-    sa.Column("secret", sa.Text(), nullable=False),
-    sa.Column("definition", SealedText("webhook_routes.definition"), nullable=False),
-    sa.Column("created_at", Seconds, nullable=False),
-)
-"""Addresses to which others may send events. ``definition`` is what the owner wrote, as JSON."""
-
 webhook_events = sa.Table(
     "webhook_events",
     metadata,
@@ -1188,7 +1131,7 @@ api_keys = sa.Table(
     sa.Column("key_id", sa.String(20), nullable=False, unique=True),
     sa.Column("tenant", Tenant, sa.ForeignKey("tenants.name"), nullable=False),
     sa.Column("principal_pk", BigId, sa.ForeignKey("principals.pk"), nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True, info={"is_secret": True}),
     sa.Column("scopes", sa.String(200), nullable=False),
     sa.Column("created_at", Seconds, nullable=False),
     sa.Column("expires_at", Seconds),
@@ -1204,7 +1147,7 @@ page_logins = sa.Table(
     metadata,
     sa.Column("pk", BigId, primary_key=True, autoincrement=True),
     sa.Column("tenant", Tenant, nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False, unique=True),
+    sa.Column("hash", sa.String(64), nullable=False, unique=True, info={"is_secret": True}),
     sa.Column("key_id", sa.String(20)),
     sa.Column("holder", sa.String(200)),
     sa.Column("created_at", Seconds, nullable=False),
@@ -1229,35 +1172,6 @@ saved_filters = sa.Table(
 )
 """Filters of lists that people saved under names. ``holder`` is the holder of a key, without the key's id."""
 
-provider_keys = sa.Table(
-    "provider_keys",
-    metadata,
-    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
-    sa.Column("key_id", sa.String(20), nullable=False, unique=True),
-    sa.Column("tenant", Tenant, nullable=False),
-    sa.Column("provider", sa.String(100), nullable=False),
-    sa.Column("fingerprint", sa.String(16), nullable=False),
-    sa.Column("secret", SealedText("provider_keys.secret"), nullable=False),
-    sa.Column("created_at", Seconds, nullable=False),
-    sa.UniqueConstraint("tenant", "provider", "fingerprint"),
-)
-"""Provider keys that tenants bring. ``secret`` is encrypted: nothing is added while texts are stored in clear. Rows are
-added and deleted, never changed. ``fingerprint`` tells keys apart and reveals nothing of them."""
-
-workspace_heads = sa.Table(
-    "workspace_heads",
-    metadata,
-    sa.Column("tenant", Tenant, primary_key=True),
-    sa.Column("name", sa.String(128), primary_key=True),
-    sa.Column("version", sa.BigInteger(), nullable=False, server_default="0"),
-    sa.Column("tree", sa.String(64)),
-    sa.Column("secret", SealedText("workspace_heads.secret"), nullable=False),
-    sa.Column("swept", sa.BigInteger(), nullable=False, server_default="0"),
-    sa.Column("changed_at", Seconds, nullable=False),
-)
-"""The snapshots of workspaces in object storage. ``name`` is that of the workspace's directory, ``tree`` the snapshot
-that counts, ``secret`` seals its objects, and ``swept`` is the version at which unneeded objects were removed."""
-
 configurations = sa.Table(
     "configurations",
     metadata,
@@ -1280,7 +1194,7 @@ mcp_servers = sa.Table(
     sa.Column("version", sa.Integer(), nullable=False),
     sa.Column("is_process", sa.Boolean(), nullable=False),
     sa.Column("server", SealedText("mcp_servers.server"), nullable=False),
-    sa.Column("token", SealedText("mcp_servers.token")),
+    sa.Column("token", SealedText("mcp_servers.token"), info={"is_secret": True}),
     sa.Column("offered", SealedText("mcp_servers.offered")),
     sa.Column("problem", SealedText("mcp_servers.problem")),
     sa.Column("created_at", Seconds, nullable=False),
@@ -1398,16 +1312,6 @@ submit_rates = sa.Table(
 )
 """How many submissions a tenant or a key may still make at once: a token bucket that its limit fills."""
 
-retention_rules = sa.Table(
-    "retention_rules",
-    metadata,
-    sa.Column("tenant", Tenant, primary_key=True),
-    sa.Column("kind", sa.String(20), primary_key=True),
-    sa.Column("rule", sa.String(40), nullable=False),
-)
-"""A tenant's own retention rules, where the installation's setting does not hold for it
-(``features.retention.rules``)."""
-
 legal_holds = sa.Table(
     "legal_holds",
     metadata,
@@ -1424,17 +1328,6 @@ legal_holds = sa.Table(
 )
 """What must not be deleted, whatever the rules say: a chain of runs, by its first; a session with all its chains; or,
 when neither is named, everything of a tenant. The foreign keys hold even against a defect."""
-
-retention_marks = sa.Table(
-    "retention_marks",
-    metadata,
-    sa.Column("tenant", Tenant, primary_key=True),
-    sa.Column("kind", sa.String(20), primary_key=True),
-    sa.Column("at", Seconds, nullable=False),
-    sa.Column("pk", BigId, nullable=False),
-)
-"""The position of the pass over a tenant's rows of one kind, so that the next look goes on there. It only saves work:
-without its row a pass begins again."""
 
 deleted_runs = sa.Table(
     "deleted_runs",
@@ -1457,22 +1350,6 @@ text_keys = sa.Table(
 )
 """The keys that texts here are encrypted with, by their ids, and when a process last recorded that it encrypts with
 one. A process that lacks one of them does not start. A key that no text needs any more has no row."""
-
-erasures = sa.Table(
-    "erasures",
-    metadata,
-    sa.Column("pk", BigId, primary_key=True, autoincrement=True),
-    sa.Column("receipt_id", sa.String(40), nullable=False, unique=True),
-    sa.Column("tenant", Tenant, nullable=False),
-    sa.Column("began_at", Seconds, nullable=False),
-    sa.Column("ended_at", Seconds),
-    sa.Column("plan", SealedText("erasures.plan")),
-    sa.Column("receipt", sa.Text()),
-    sa.CheckConstraint("(ended_at is null) = (plan is not null)", name="planned_until_ended"),
-    sa.CheckConstraint("(ended_at is null) = (receipt is null)", name="receipt_at_the_end"),
-)
-"""Erasures of what belongs to a person, a session or a tenant (``features.retention.erasure_rules``). ``plan`` says
-what it is about, and is deleted when it is done; ``receipt`` names no person and stays."""
 
 key_states = sa.Table(
     "key_states",

@@ -35,8 +35,8 @@ from hermes_worker.store.engine.sealing import (
 )
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.search.index_queue import clear_index
-from hermes_worker.store.tables import metadata
 from hermes_worker.store.tables import text_keys as table_of_keys
+from hermes_worker.store.whole_schema import load_schema
 
 LOOK_S = 5.0
 """Seconds for which a process may go on with keys that its source does not name any more. A source that is a command
@@ -222,7 +222,7 @@ def list_sealed_columns() -> dict[sa.Table, list[sa.Column[str]]]:
     """List all columns that may be encrypted, by table."""
     found = {
         table: [column for column in table.columns if isinstance(column.type, SealedText)]
-        for table in metadata.sorted_tables
+        for table in load_schema().sorted_tables
     }
     return {table: columns for table, columns in found.items() if columns}
 

@@ -25,11 +25,12 @@ from hermes_worker.features.object_storage.build import build_object_parts
 from hermes_worker.features.object_storage.head_rows import WorkspaceHeads
 from hermes_worker.features.object_storage.rules import PART_BYTES, SnapshotName
 from hermes_worker.features.object_storage.service import try_bucket
+from hermes_worker.features.object_storage.tables import workspace_heads
 from hermes_worker.features.object_storage.target_files import ObjectTarget
 from hermes_worker.features.object_storage.workspace_files import KeptWorkspace
 from hermes_worker.store.artifacts.contents import RowContents
 from hermes_worker.store.engine.sealing import select_stored_text
-from hermes_worker.store.tables import blobs, workspace_heads
+from hermes_worker.store.tables import blobs
 from hermes_worker.workspaces.base import HostLost, WorkspaceAway, WorkspaceError
 from hermes_worker.workspaces.processes import ProcessOrder
 

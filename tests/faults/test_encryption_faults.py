@@ -13,8 +13,8 @@ from support.rig import Rig, rig_on, sink_call, until
 from hermes_worker.core.run import RunStatus
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.engine.sealing import MARK, derive_key_id
-from hermes_worker.store.tables import metadata
 from hermes_worker.store.text_keys import count_left, load_needed_keys, reencrypt_texts, retire_keys
+from hermes_worker.store.whole_schema import load_schema
 
 pytestmark = pytest.mark.faults
 
@@ -49,7 +49,7 @@ def stored(rig: Rig) -> str:
     with rig.client.database.engine.connect() as connection:
         rows = [
             str(tuple(row))
-            for table in metadata.sorted_tables
+            for table in load_schema().sorted_tables
             for row in connection.exec_driver_sql(f'select * from "{table.name}"')
         ]
     if rig.client.database.is_sqlite:
@@ -114,7 +114,7 @@ def rows_only(rig: Rig) -> str:
     with rig.client.database.engine.connect() as connection:
         return "\n".join(
             str(tuple(row))
-            for table in metadata.sorted_tables
+            for table in load_schema().sorted_tables
             for row in connection.exec_driver_sql(f'select * from "{table.name}"')
         )
 

@@ -19,7 +19,8 @@ from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.store import rewinds
 from hermes_worker.store.runs.prompts import load_prompt_material
 from hermes_worker.store.statistics import count_ended_rows
-from hermes_worker.store.tables import metadata, runs
+from hermes_worker.store.tables import runs
+from hermes_worker.store.whole_schema import load_schema
 
 STEPS: list[dict[str, Any]] = [
     {"calls": [sink_call("once", "paid")]},
@@ -42,7 +43,7 @@ def dump(rig: Rig, run_pk: int) -> str:
     """All rows of a run, as text."""
     with rig.client.database.read() as connection:
         found = {}
-        for table in metadata.tables.values():
+        for table in load_schema().tables.values():
             key = table.c.pk if table is runs else table.c.get("run_pk")
             if key is not None:
                 of_run = connection.execute(sa.select(table).where(key == run_pk)).all()

@@ -19,7 +19,7 @@ from hermes_worker.core.run import RunStatus
 from hermes_worker.lab.sink import make_sink_tools
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store import migrate as migrate_module
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.whole_schema import load_schema
 from hermes_worker.workspaces.ref import WorkspaceKind, WorkspaceRef
 
 pytestmark = pytest.mark.faults
@@ -51,7 +51,7 @@ def write_as_it_was(source: Store, url: str) -> None:
         command.upgrade(config, first)
         known = sa.MetaData()
         known.reflect(old)
-        for table in metadata.sorted_tables:
+        for table in load_schema().sorted_tables:
             if table.name not in known.tables:
                 continue
             names = [column.name for column in known.tables[table.name].c if column.name in table.c]

@@ -17,7 +17,8 @@ from hermes_worker.lab.outside import DeliverySink
 from hermes_worker.lab.plan import FleetRole
 from hermes_worker.local.valkey import EmbeddedValkey
 from hermes_worker.store.statistics import count_ended_rows
-from hermes_worker.store.tables import deliveries, metadata, runs, sessions
+from hermes_worker.store.tables import deliveries, runs, sessions
+from hermes_worker.store.whole_schema import load_schema
 
 pytestmark = pytest.mark.faults
 COUNTED = ("statistics", "spending", "memory_versions")
@@ -37,7 +38,7 @@ def digest_originals(rig: Rig) -> dict[str, str]:
         found = connection.execute(own).all()
         keys = {"run_pk": {row.pk for row in found}, "session_pk": {row.session_pk for row in found}}
         digests = {}
-        for table in (each for each in metadata.sorted_tables if each.name not in INDEX):
+        for table in (each for each in load_schema().sorted_tables if each.name not in INDEX):
             name = next((name for name in keys if name in table.c), "run_pk" if table is runs else "session_pk")
             column = table.c.get(name, table.c.pk if table in (runs, sessions) else None)
             if column is not None or table.name in COUNTED:

@@ -36,7 +36,7 @@ from hermes_worker.store.engine.sealing import (
     derive_key_id,
 )
 from hermes_worker.store.runs.families import Families
-from hermes_worker.store.tables import blobs, events, messages, metadata, tool_calls
+from hermes_worker.store.tables import blobs, events, messages, tool_calls
 from hermes_worker.store.text_keys import (
     UNUSED_S,
     check_keys,
@@ -47,6 +47,7 @@ from hermes_worker.store.text_keys import (
     reencrypt_texts,
     retire_keys,
 )
+from hermes_worker.store.whole_schema import load_schema
 
 OLD, NEW = "hwt_" + "o" * 40, "hwt_" + "n" * 40
 CANARY = "tell-nobody-7f3a"
@@ -106,7 +107,7 @@ def test_every_text_that_is_stored_in_clear_was_reviewed() -> None:
     reviewed = tomllib.loads((Path(__file__).parents[1] / "clear_columns.toml").read_text(encoding="utf-8"))
     found = {
         (table.name, column.name)
-        for table in metadata.tables.values()
+        for table in load_schema().tables.values()
         for column in table.columns
         if isinstance(column.type, sa.String | PlacedText) and not isinstance(column.type, SealedText)
     }
@@ -193,7 +194,7 @@ def everything(store: Store) -> str:
     with Database(store.database.url.render_as_string(hide_password=False)).engine.connect() as connection:
         found = [
             str(tuple(row))
-            for table in metadata.sorted_tables
+            for table in load_schema().sorted_tables
             for row in connection.exec_driver_sql(f'select * from "{table.name}"')
         ]
     if store.database.is_sqlite:

@@ -21,7 +21,8 @@ from hermes_worker.store.clock import CLOCK, MOVED
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.sweep import Sweeper
-from hermes_worker.store.tables import key_states, maintenance, metadata, runs, tool_calls
+from hermes_worker.store.tables import key_states, maintenance, runs, tool_calls
+from hermes_worker.store.whole_schema import load_schema
 
 HOUR = 3600.0
 STEPS = pytest.mark.parametrize("step_s", [HOUR, -HOUR], ids=["ahead", "back"])
@@ -283,7 +284,7 @@ APART = {
 
 
 def test_of_every_stored_time_it_is_decided_whether_it_moves() -> None:
-    for name, table in metadata.tables.items():
+    for name, table in load_schema().tables.items():
         times = {column.name for column in table.c if isinstance(column.type, sa.Double)}
         rule = MOVED.get(table)
         moved = set() if rule is None else {*rule.behind, *rule.ahead, *rule.terms}

@@ -16,7 +16,8 @@ from hermes_worker.features.retention.deleting_rows import delete_chain, delete_
 from hermes_worker.store.rewinds import load_rewound
 from hermes_worker.store.runs.runs import SessionErased, create_run_id
 from hermes_worker.store.sessions import Sessions
-from hermes_worker.store.tables import messages, metadata, runs, sessions
+from hermes_worker.store.tables import messages, runs, sessions
+from hermes_worker.store.whole_schema import load_schema
 from hermes_worker.tasks.calls.rewound import find_remark
 
 PROMPT = "You are in a test. " * 400
@@ -65,7 +66,7 @@ def count_bytes(store: Store, of_session: int | None = None) -> int:
     its_runs = sa.select(runs.c.pk).where(runs.c.session_pk == of_session)
     rows: list[sa.Row[Any]] = []
     with store.database.read() as connection:
-        for table in metadata.sorted_tables:
+        for table in load_schema().sorted_tables:
             statement = sa.select(table)
             if of_session is not None and table is sessions:
                 statement = statement.where(table.c.pk == of_session)

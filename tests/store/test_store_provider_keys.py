@@ -17,11 +17,12 @@ from hermes_worker.features.provider_keys.rows import (
     ProviderKeys,
     ProviderKeysFull,
 )
+from hermes_worker.features.provider_keys.tables import provider_keys
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
 from hermes_worker.store.access.principals import TenantNotFound, Tenants
 from hermes_worker.store.engine.database import Database, TextsInClear
 from hermes_worker.store.engine.sealing import MARK, Sealer, build_text_keys, select_stored_text
-from hermes_worker.store.tables import audit_log, provider_keys
+from hermes_worker.store.tables import audit_log
 
 KEY, OTHER = "sk-acme-0123456789", "sk-acme-9876543210"
 SEALING = "hwt_" + "k" * 40

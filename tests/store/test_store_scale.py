@@ -16,7 +16,8 @@ from hermes_worker.core import events as ev
 from hermes_worker.core.messages import ModelReply, ToolRequest, Usage
 from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import STATE_VERSION
-from hermes_worker.store.tables import messages, metadata
+from hermes_worker.store.tables import messages
+from hermes_worker.store.whole_schema import load_schema
 
 OPEN_RUNS = 100_000
 IN_FLIGHT = {
@@ -118,7 +119,7 @@ def stored_bytes(store: Store) -> int:
         return int((pages[0] - pages[1]) * size)
     with store.database.statement() as connection:
         connection.exec_driver_sql("vacuum")
-    names = ", ".join(f"pg_total_relation_size('{table}')" for table in metadata.tables)
+    names = ", ".join(f"pg_total_relation_size('{table}')" for table in load_schema().tables)
     with store.database.read() as connection:
         return sum(connection.exec_driver_sql(f"select {names}").one())
 

@@ -27,6 +27,7 @@ from hermes_worker.features.skills.rules import (
     compute_content_hash,
 )
 from hermes_worker.features.skills.shelf_files import LOOK_EVERY_S, FolderCache, SkillShelf
+from hermes_worker.features.skills.tables import skill_changes, skill_contents, skills
 from hermes_worker.features.skills.workspace_files import (
     find_skill_folders,
     read_skill_archive,
@@ -34,7 +35,7 @@ from hermes_worker.features.skills.workspace_files import (
     write_skill,
 )
 from hermes_worker.store.access.audit import Actor, AuditLog, set_actor
-from hermes_worker.store.tables import runs, sessions, skill_changes, skill_contents, skills
+from hermes_worker.store.tables import runs, sessions
 
 
 def kept(name: str = "tidy", text: str = "Do it.", **more: str) -> NewSkillVersion:

@@ -11,6 +11,11 @@ from support.store import Store, asks, opened
 from support.upgrades import Rows, Upgrade, rows_of, steps
 
 from hermes_worker.core.replay import Replay
+from hermes_worker.features.object_storage.tables import workspace_heads
+from hermes_worker.features.provider_keys.tables import provider_keys
+from hermes_worker.features.retention.tables import erasures, retention_marks, retention_rules
+from hermes_worker.features.skills.tables import skill_changes, skill_contents, skills
+from hermes_worker.features.webhooks.tables import webhook_routes
 from hermes_worker.store.revisions import MIGRATIONS, find_newest
 from hermes_worker.store.tables import (
     alert_targets,
@@ -29,7 +34,6 @@ from hermes_worker.store.tables import (
     deleted_responses,
     deleted_runs,
     deliveries,
-    erasures,
     firings,
     hook_calls,
     inbound,
@@ -43,23 +47,16 @@ from hermes_worker.store.tables import (
     logins,
     mcp_servers,
     memory_versions,
-    metadata,
     page_logins,
     parked_on_keys,
     principals,
     processes,
-    provider_keys,
     resources,
-    retention_marks,
-    retention_rules,
     run_tags,
     saved_filters,
     search_due,
     search_rows,
     session_documents,
-    skill_changes,
-    skill_contents,
-    skills,
     spending,
     statistics,
     steers,
@@ -71,9 +68,8 @@ from hermes_worker.store.tables import (
     tree_events,
     waits,
     webhook_events,
-    webhook_routes,
-    workspace_heads,
 )
+from hermes_worker.store.whole_schema import load_schema
 
 _OTHERS = {
     session_documents: {"session_pk": 1, "key": "cwd", "body": '"/x"'},
@@ -327,7 +323,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
             for table, values in _OTHERS.items():
                 connection.execute(sa.insert(table).values(values))
             found = rows_of(connection)
-    assert [name for name in metadata.tables if not found[name]] == [], "fill the new table in _OTHERS"
+    assert [name for name in load_schema().tables if not found[name]] == [], "fill the new table in _OTHERS"
     return found
 
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.whole_schema import load_schema
 
 _BYTES_MAX = 4_000_000
 """Rows that were deleted stay in their pages. From so many bytes on the tables are made anew, which takes longer."""
-_KNOWN = ", ".join(f"'{name}'" for name in (*metadata.tables, "alembic_version"))
+_KNOWN = ", ".join(f"'{name}'" for name in (*load_schema().tables, "alembic_version"))
 EMPTY_DATABASE = f"""
 do $$
 declare
@@ -29,7 +29,7 @@ begin
     select array_agg(oid) into filled from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace
         and relname <> 'alembic_version' and (pg_stat_file(pg_relation_filepath(oid))).size > 0;
     if (select sum(pg_table_size(each)) from unnest(filled) as each) > {_BYTES_MAX} then
-        truncate {", ".join(metadata.tables)} restart identity;
+        truncate {", ".join(load_schema().tables)} restart identity;
     else
         -- Rows may go in any order: what refers to them goes as well.
         set local session_replication_role = replica;

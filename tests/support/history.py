@@ -23,13 +23,13 @@ from hermes_worker.store.tables import (
     jobs,
     legal_holds,
     messages,
-    metadata,
     runs,
     sessions,
     tenants,
     tool_calls,
     tree_events,
 )
+from hermes_worker.store.whole_schema import load_schema
 from support.store import Store, asks, due_of
 
 TENANTS = ("default", "acme")
@@ -128,7 +128,7 @@ class History:
 def dangling(store: Store) -> list[str]:
     """Every row that names another which is not there."""
     pointers = [*_POINTERS]
-    for table in metadata.tables.values():
+    for table in load_schema().tables.values():
         pointers += [(key.parent, key.column) for key in table.foreign_keys]
     found = []
     with store.database.read() as connection:

@@ -38,13 +38,13 @@ from hermes_worker.store.tables import (
     events,
     maintenance,
     messages,
-    metadata,
     runs,
     sessions,
     tenant_shares,
     tool_calls,
     workers,
 )
+from hermes_worker.store.whole_schema import load_schema
 from hermes_worker.store.workers import Registration, Workers
 from support.migrated import bring_up
 
@@ -293,7 +293,7 @@ def _write_change(table: sa.Table) -> str:
 
 
 # As texts: to build the statements of sixty tables anew took ten times as long as a sweep.
-_AGING = [table for table in metadata.tables.values() if table not in (audit_log, tenant_shares, maintenance)]
+_AGING = [table for table in load_schema().tables.values() if table not in (audit_log, tenant_shares, maintenance)]
 _TIMES = {table.name: change for table in _AGING if (change := _write_change(table))}
 _NOBODY_SWEPT = f"{_write_change(maintenance)} where name <> '{CLOCK}'"
 # Only where there are rows: on PostgreSQL most of the time would be spent on plans for tables that hold none.

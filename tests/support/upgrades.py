@@ -19,7 +19,7 @@ from alembic.script import ScriptDirectory
 
 from hermes_worker.store.backlog import make_view
 from hermes_worker.store.revisions import find_newest
-from hermes_worker.store.tables import metadata
+from hermes_worker.store.whole_schema import load_schema
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """Rows by the name of their table."""
@@ -95,7 +95,7 @@ def rows_of(connection: sa.Connection) -> Rows:
     """Every row of a database at the newest schema."""
     return {
         table.name: [dict(row) for row in connection.execute(sa.select(table)).mappings()]
-        for table in metadata.sorted_tables
+        for table in load_schema().sorted_tables
     }
 
 

@@ -28,6 +28,11 @@ EXTENSION = Extension(
     ),
     upkeep=(
         UpkeepDeclaration(
+            name="gatherings",
+            sweep_rows="hermes_worker.store.artifacts.gatherings:take_back_gatherings",
+            resend_rows="hermes_worker.store.artifacts.gatherings:resend_gatherings",
+        ),
+        UpkeepDeclaration(
             name="uploaded files", prune_rows="hermes_worker.store.artifacts.uploads:delete_expired_uploads"
         ),
     ),

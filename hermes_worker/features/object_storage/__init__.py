@@ -19,4 +19,5 @@ EXTENSION = Extension(
             name="object_storage", list_checks="hermes_worker.features.object_storage.checks:list_checks"
         ),
     ),
+    tables=("hermes_worker.features.object_storage.tables:workspace_heads",),
 )

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from hermes_worker.features.object_storage.rules import SnapshotName
+from hermes_worker.features.object_storage.tables import workspace_heads
 from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
-from hermes_worker.store.tables import workspace_heads
 
 
 class WorkspaceHead(NamedTuple):

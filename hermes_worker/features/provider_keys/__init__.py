@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from hermes_worker.extension import CommandDeclaration, Extension, RouterDeclaration, UpkeepDeclaration
+from hermes_worker.extension import (
+    CommandDeclaration,
+    Extension,
+    RouterDeclaration,
+    UpkeepDeclaration,
+)
 
 EXTENSION = Extension(
     name="hermes-provider-keys",
@@ -31,4 +36,5 @@ EXTENSION = Extension(
             list_checks="hermes_worker.features.provider_keys.checks:list_checks",
         ),
     ),
+    tables=("hermes_worker.features.provider_keys.tables:provider_keys",),
 )

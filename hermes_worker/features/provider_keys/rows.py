@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.tenant_keys import DecryptedKey, KeysVersion
+from hermes_worker.features.provider_keys.tables import provider_keys
 from hermes_worker.observe import log
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.access.principals import lock_tenant
@@ -22,7 +23,6 @@ from hermes_worker.store.engine.database import RowStore, db_now, require_encryp
 from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.engine.sealing import CLEAR, TextTampered, is_stored_by
 from hermes_worker.store.rows import build_insert_ignoring
-from hermes_worker.store.tables import provider_keys
 
 KEYS_MAX = 100
 """The most keys of one tenant."""

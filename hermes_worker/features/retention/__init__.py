@@ -60,4 +60,9 @@ EXTENSION = Extension(
             implementation="hermes_worker.features.retention.erasure_verbs:erase",
         ),
     ),
+    tables=(
+        "hermes_worker.features.retention.tables:retention_rules",
+        "hermes_worker.features.retention.tables:retention_marks",
+        "hermes_worker.features.retention.tables:erasures",
+    ),
 )

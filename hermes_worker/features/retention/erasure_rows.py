@@ -47,6 +47,7 @@ from hermes_worker.features.retention.selection_rows import (
     select_rows,
     split_into_parts,
 )
+from hermes_worker.features.retention.tables import erasures
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.artifacts.gatherings import delete_artifacts
 from hermes_worker.store.engine.database import RowStore, db_now
@@ -59,7 +60,6 @@ from hermes_worker.store.tables import (
     dead_targets,
     deleted_runs,
     deliveries,
-    erasures,
     events,
     firings,
     jobs,
@@ -74,6 +74,7 @@ from hermes_worker.store.tables import (
     tenants,
     waits,
 )
+from hermes_worker.store.whole_schema import list_owned_tables
 
 _NOBODY = "-"
 """The tenant of rows that only reserve row ids. No tenant can have this name."""
@@ -426,7 +427,7 @@ class Erasures(RowStore):
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
             connection.execute(sa.delete(dead_targets).where(marked))
             delete_artifacts(connection, build_upload_condition(selected))
-            for table in OF_TENANT if selected.person.is_everybody else ():
+            for table in (*OF_TENANT, *list_owned_tables("tenant")) if selected.person.is_everybody else ():
                 connection.execute(sa.delete(table).where(table.c.tenant == erasure.tenant))
 
     def _erase_authorship(self, authors: Sequence[str]) -> None:

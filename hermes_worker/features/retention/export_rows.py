@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -44,10 +46,10 @@ from hermes_worker.store.tables import (
     principals,
     saved_filters,
 )
+from hermes_worker.store.whole_schema import list_owned_tables
 
 _NOT_EXPORTED = frozenset({"lease_token", "lease_owner", "erasure_pk"})
 """Columns that are no data of the person: claims of workers, and our own marks."""
-_SECRET = frozenset({"api_keys.hash", "mcp_servers.token", "page_logins.hash", "webhook_routes.secret"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +68,10 @@ def iterate_conditions(
 ) -> Iterator[tuple[sa.Table, sa.ColumnElement[bool]]]:
     """Yield which rows belong to a selection, as tables with conditions that one statement takes. No row is in two of
     them."""
-    for column in BY_RUN:
+    for column in (*BY_RUN, *(table.c.run_pk for table in list_owned_tables("run_pk"))):
         for part in split_into_parts(list_runs(connection, selected.roots)):
             yield column.table, column.in_(part)
-    for column in BY_SESSION:
+    for column in (*BY_SESSION, *(table.c.session_pk for table in list_owned_tables("session_pk"))):
         for part in split_into_parts(selected.sessions):
             yield column.table, column.in_(part)
     for part in split_into_parts(selected.jobs):
@@ -77,7 +79,7 @@ def iterate_conditions(
     yield from _iterate_firings_and_deliveries(connection, selected)
     yield artifacts, build_upload_condition(selected)
     if selected.person.is_everybody:
-        for table in OF_TENANT:
+        for table in (*OF_TENANT, *list_owned_tables("tenant")):
             ours = table.c.tenant == selected.tenant
             yield table, sa.and_(ours, table.c.run_pk.is_(None)) if "run_pk" in table.c else ours
         return
@@ -116,19 +118,25 @@ def count_rows(connection: Connection, selected: SelectedRows) -> Counter[str]:
     found: Counter[str] = Counter()
     for table, where in iterate_conditions(connection, selected):
         found[table.name] += connection.execute(sa.select(sa.func.count()).select_from(table).where(where)).scalar_one()
-    for part in split_into_parts(selected.sessions):
-        named = sa.select(sa.func.count(sa.distinct(messages.c.blob_hash))).where(messages.c.session_pk.in_(part))
-        found["blobs"] += connection.execute(named).scalar_one()
-    for which in _build_file_conditions(connection, selected):
-        kept = sa.select(sa.func.count(sa.distinct(artifacts.c.blob_hash))).where(which)
-        found["blobs"] += connection.execute(kept).scalar_one()
+    for wanted in itertools.chain(*_select_contents(connection, selected)):
+        found["blobs"] += connection.execute(sa.select(sa.func.count()).select_from(wanted.subquery())).scalar_one()
     return +found
 
 
-def _build_file_conditions(connection: Connection, selected: SelectedRows) -> list[sa.ColumnElement[bool]]:
-    """Build the conditions, each for one statement, for the files that their runs left and those that they uploaded."""
-    left = [artifacts.c.run_pk.in_(part) for part in split_into_parts(list_runs(connection, selected.roots))]
-    return [*left, build_upload_condition(selected)]
+def _select_contents(
+    connection: Connection, selected: SelectedRows
+) -> tuple[list[sa.Select[Any]], list[sa.Select[Any]]]:
+    """Build the statements for the hashes of long texts of messages, and those for the hashes of the files that their
+    runs left and that they uploaded; no hash is twice in one statement."""
+    texts = [messages.c.session_pk.in_(part) for part in split_into_parts(selected.sessions)]
+    files = [artifacts.c.run_pk.in_(part) for part in split_into_parts(list_runs(connection, selected.roots))]
+    return (
+        [sa.select(messages.c.blob_hash).where(which, messages.c.blob_hash.is_not(None)).distinct() for which in texts],
+        [
+            sa.select(artifacts.c.blob_hash).where(which, artifacts.c.blob_hash.is_not(None)).distinct()
+            for which in (*files, build_upload_condition(selected))
+        ],
+    )
 
 
 def export_rows(
@@ -139,8 +147,7 @@ def export_rows(
     with database.snapshot() as connection:
         selected = select_rows(connection, tenant, person)
         for table, where in iterate_conditions(connection, selected):
-            told = [column for column in table.columns if f"{table.name}.{column.name}" not in _SECRET]
-            told = [column for column in told if column.name not in _NOT_EXPORTED]
+            told = [each for each in table.columns if each.name not in _NOT_EXPORTED and "is_secret" not in each.info]
             wanted = sa.select(*told).where(where).order_by(*table.primary_key.columns)
             for row in connection.execution_options(yield_per=AT_ONCE).execute(wanted).mappings():
                 yield ExportedRow(kind=table.name, row=dict(row))
@@ -161,14 +168,10 @@ def _export_audit(connection: Connection, selected: SelectedRows) -> Iterator[Ex
 def _export_blobs(connection: Connection, selected: SelectedRows, contents: ContentStore) -> Iterator[ExportedRow]:
     """Long texts of messages, and the files that runs left, as Base64."""
     told: set[str] = set()
-    texts = [
-        sa.select(messages.c.blob_hash).where(messages.c.session_pk.in_(part), messages.c.blob_hash.is_not(None))
-        for part in split_into_parts(selected.sessions)
-    ]
-    files = [sa.select(artifacts.c.blob_hash).where(which) for which in _build_file_conditions(connection, selected)]
+    texts, files = _select_contents(connection, selected)
     for wanted in (*texts, *files):
-        for digest in connection.execute(wanted.distinct()).scalars().all():
-            if digest is not None and digest not in told:
+        for digest in connection.execute(wanted).scalars().all():
+            if digest not in told:
                 told.add(digest)
                 body = connection.execute(sa.select(blobs.c.body).where(blobs.c.hash == digest)).scalar_one()
                 if any(wanted is each for each in files):

@@ -12,13 +12,14 @@ from sqlalchemy.engine import Connection
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
 from hermes_worker.core.retention_rules import RetentionKind, RetentionRule, parse_rule
+from hermes_worker.features.retention.tables import retention_marks, retention_rules
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.rows import make_storable
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find_run
 from hermes_worker.store.session_references import find_session
-from hermes_worker.store.tables import legal_holds, retention_marks, retention_rules, runs, sessions, tenants
+from hermes_worker.store.tables import legal_holds, runs, sessions, tenants
 
 
 class _HeldThing(NamedTuple):

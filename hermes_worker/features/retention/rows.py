@@ -34,6 +34,7 @@ from hermes_worker.features.retention.fact_rows import (
 )
 from hermes_worker.features.retention.hold_rows import Holds, list_tenants, load_holds, load_rules
 from hermes_worker.features.retention.rules import compute_cutoff, is_session_expired, may_delete_chain
+from hermes_worker.features.retention.tables import retention_marks
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.artifacts.gatherings import delete_artifacts
 from hermes_worker.store.engine.database import Database, db_now
@@ -54,7 +55,6 @@ from hermes_worker.store.tables import (
     maintenance,
     memory_versions,
     messages,
-    retention_marks,
     runs,
     sessions,
     webhook_events,

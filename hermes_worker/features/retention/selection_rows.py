@@ -57,16 +57,12 @@ from hermes_worker.store.tables import (
     search_rows,
     session_documents,
     sessions,
-    skill_changes,
-    skill_contents,
-    skills,
     steers,
     tool_calls,
     tool_sources,
     tree_events,
     waits,
     webhook_events,
-    webhook_routes,
 )
 
 _ID = re.compile(r"run_[0-9a-f]{32}")
@@ -92,7 +88,6 @@ BY_RUN: Sequence[sa.Column[Any]] = (
     artifacts.c.run_pk,
     parked_on_keys.c.run_pk,
     processes.c.run_pk,
-    skill_changes.c.run_pk,
 )
 BY_SESSION: Sequence[sa.Column[Any]] = (
     sessions.c.pk,
@@ -103,7 +98,6 @@ BY_SESSION: Sequence[sa.Column[Any]] = (
     search_due.c.session_pk,
 )
 OF_TENANT: Sequence[sa.Table] = (
-    webhook_routes,
     webhook_events,
     idempotency_keys,
     kept_answers,
@@ -111,8 +105,6 @@ OF_TENANT: Sequence[sa.Table] = (
     dead_targets,
     tool_sources,
     mcp_servers,
-    skills,
-    skill_contents,
     memory_versions,
     page_logins,
     saved_filters,

@@ -134,4 +134,9 @@ EXTENSION = Extension(
             prune_rows="hermes_worker.features.skills.rows:prune_skills",
         ),
     ),
+    tables=(
+        "hermes_worker.features.skills.tables:skills",
+        "hermes_worker.features.skills.tables:skill_contents",
+        "hermes_worker.features.skills.tables:skill_changes",
+    ),
 )

@@ -29,11 +29,12 @@ from hermes_worker.features.skills.rules import (
     dump_folder,
     parse_folder,
 )
+from hermes_worker.features.skills.tables import skill_changes, skill_contents, skills
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
-from hermes_worker.store.tables import runs, skill_changes, skill_contents, skills
+from hermes_worker.store.tables import runs
 
 __all__ = [
     "KEPT_S",

@@ -35,4 +35,5 @@ EXTENSION = Extension(
             list_checks="hermes_worker.features.webhooks.checks:list_checks",
         ),
     ),
+    tables=("hermes_worker.features.webhooks.tables:webhook_routes",),
 )

@@ -9,11 +9,12 @@ import sqlalchemy as sa
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.features.webhooks.tables import webhook_routes
 from hermes_worker.store.access.audit import Act, record_action
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.owners import TenantRows
 from hermes_worker.store.rows import build_insert_ignoring, make_storable
-from hermes_worker.store.tables import webhook_events, webhook_routes
+from hermes_worker.store.tables import webhook_events
 
 WINDOW_S = 60.0
 

@@ -1,4 +1,5 @@
-"""A small feature, whole: a rule, a tool, a route, a verb and upkeep, in one folder (tests/test_whole_feature.py)."""
+"""A small feature, whole: a rule, a table and its SQL, a schema, a tool, a route, a verb and upkeep, in one folder
+(tests/test_whole_feature.py)."""
 
 from __future__ import annotations
 
@@ -37,10 +38,13 @@ EXTENSION = Extension(
     upkeep=(
         UpkeepDeclaration(
             name="greetings",
-            prune_rows="support.greetings.work:prune_rows",
+            sweep_rows="support.greetings.rows:sweep_rows",
+            resend_rows="support.greetings.rows:resend_rows",
+            prune_rows="support.greetings.rows:prune_rows",
             forget_sessions="support.greetings.work:forget_sessions",
             begin_serving="support.greetings.work:begin_serving",
             list_checks="support.greetings.checks:list_checks",
         ),
     ),
+    tables=("support.greetings.tables:greetings",),
 )
