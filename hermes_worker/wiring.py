@@ -110,6 +110,19 @@ wakes after this time to ask for it; with Python's 5 ms, hundreds of them spend 
 sockets all the time and give way by themselves. 500 streams in a process: 184 us of CPU per chunk with 5 ms, 58 with
 100 (docs/benchmarks.md).
 """
+FEATURES_AT_WORK = (
+    "hermes_worker.features.artifacts.build",
+    "hermes_worker.features.checkpoints.build",
+    "hermes_worker.features.checkpoints.work",
+    "hermes_worker.features.forks.work",
+    "hermes_worker.features.mcp_servers.build",
+    "hermes_worker.features.memory.review_work",
+    "hermes_worker.features.memory.work",
+    "hermes_worker.features.provider_keys.build",
+    "hermes_worker.features.retention.work",
+    "hermes_worker.features.skills.work",
+)
+"""What the functions here import of features for a worker: a process that forks workers imports it before."""
 _COMPUTING_AT_ONCE = 4
 """Model tasks that compute or wait for the database at the same time. One at a time would leave the interpreter idle
 while the database works; 2, 4 and 8 were measured with 1,000 calls in flight (docs/benchmarks.md)."""

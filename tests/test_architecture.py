@@ -206,6 +206,15 @@ def test_the_kernel_names_no_feature_and_no_feature_names_another() -> None:
     assert sorted(features) == sorted(_EXCEPTIONS["feature_names_feature"])
 
 
+def test_the_kernel_names_no_feature_in_texts() -> None:
+    """Neither as the name of a module nor as a reference. The catalogue does, and the composition roots."""
+    for path, text in sources("hermes_worker", "scheduler"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if feature_of(module) is not None or module in (*_ROOTS, "hermes_worker.features"):
+            continue
+        assert re.search(r"""["']hermes_worker\.features\.\w""", text) is None, path
+
+
 def test_a_table_stands_with_the_one_feature_that_reads_it_and_is_declared() -> None:
     readers: dict[str, set[str | None]] = {}
     for file in read_sources("hermes_worker", "scheduler"):

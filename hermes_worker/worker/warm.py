@@ -10,6 +10,7 @@ from hermes_worker import installed
 from hermes_worker.extension import load_reference
 from hermes_worker.observe import import_structlog
 from hermes_worker.system import heap
+from hermes_worker.wiring import FEATURES_AT_WORK
 
 _MODULES = (
     "hermes_worker.worker.main",
@@ -22,16 +23,6 @@ _MODULES = (
     # What a process of a worker imports when it is put together.
     "hermes_worker.browser.build",
     "hermes_worker.channels.platform_rows",
-    "hermes_worker.features.artifacts.build",
-    "hermes_worker.features.checkpoints.build",
-    "hermes_worker.features.checkpoints.work",
-    "hermes_worker.features.forks.work",
-    "hermes_worker.features.mcp_servers.build",
-    "hermes_worker.features.memory.review_work",
-    "hermes_worker.features.memory.work",
-    "hermes_worker.features.provider_keys.build",
-    "hermes_worker.features.retention.work",
-    "hermes_worker.features.skills.work",
     "hermes_worker.models.provider_rows",
     "hermes_worker.models.tenant_watch",
     "hermes_worker.models.vendor_extensions",
@@ -72,7 +63,7 @@ def warm_up() -> None:
     """
     heap.collect_rarely()
     import_structlog()
-    for name in _MODULES:
+    for name in (*_MODULES, *FEATURES_AT_WORK):
         importlib.import_module(name)
     for tool in installed.get_installed().tools.values():
         load_reference(tool.implementation)
