@@ -1,7 +1,24 @@
 """Child runs: started as far as the cap allows, joined when the last has ended. ``new_children`` makes them.
 
-A child is a run of its own in a session of its own. The join is on rows (invariant I3): the transaction that ends a
-child looks, under the lock of the parent's call, whether another child of that call is still open.
+Theory of operation. A child is a run of its own in a session of its own. It names the call that it works for, and the
+call keeps the cap: how many children of its run may be at work at once.
+
+    tool_calls  run 7, iteration 2, position 0: status ``waiting``, children_max 2
+    runs        8  parent 7, 2, 0   completed                    over
+                9  parent 7, 2, 0   running                      has begun, counts for the cap
+               10  parent 7, 2, 0   queued, hinted_at is null    waits for a place
+
+The transaction that ends a child takes its end to the parent (``step_writer.join_parent``). It locks the call, and so
+the ends of siblings follow one another. Then it asks two questions in one look (``load_remaining``):
+
+    does a child wait for a place?     start it, if the cap has room          the end of 8 starts 10
+    is another child still open?       yes: nothing. no: settle the call      9 and 10: whoever ends last joins
+
+So the join is on rows, and nothing counts arrivals (invariant I3). A call that waits no more, because its run ended
+first, is left alone. A child that cannot start, because its input is unreadable, is ended on the way and may itself
+have joined the call: so the second question is asked again after that. The call of *background* children has its
+result already, and its run may have ended: there ``children_max`` says that it is not joined yet. The last child sets
+it to null and adds a run to the session, which begins with what the children answered.
 
 *Order of locks*, for every transaction that touches a family: the child's calls, the child, the parent's call, the
 parent, and so on upwards. A transaction that holds a parent never waits for one of its children: a sibling that is to
