@@ -326,7 +326,7 @@ def test_a_run_that_ends_while_its_preview_is_shown_is_delivered(showing: Showin
     effect = SendDelivery(run_id="", delivery_id=view.delivery_id, attempt=1)
     claim = showing.outbox.claim(effect, showing.parts.leases.owner)
     assert claim is not None
-    assert claim.is_preview
+    assert claim.previewed_run_id
     hints = showing.store.answer(run_id, ModelReply(text="The answer."))
     assert [hint for hint in hints if isinstance(hint.effect, SendDelivery)] == []
     showing.outbox.record_preview(claim, PreviewResult(standing=claim.standing, delay_s=None))

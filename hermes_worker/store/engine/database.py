@@ -241,11 +241,11 @@ class Database:
         if not self.is_sqlite:
             return True
         with self._translate_errors(), self.engine.connect() as connection:
-            driver = connection.connection.dbapi_connection
-            assert driver is not None
+            driver = connection.connection.cursor()  # below SQLAlchemy, which would begin a transaction
             driver.execute(f"pragma busy_timeout={round(wait_s * 1000)}")
             try:
-                is_busy, *_ = driver.execute("pragma wal_checkpoint(truncate)").fetchone()
+                driver.execute("pragma wal_checkpoint(truncate)")
+                is_busy = driver.fetchall()[0][0]
             except sqlite3.OperationalError:
                 return False
             finally:

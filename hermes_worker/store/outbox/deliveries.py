@@ -105,8 +105,8 @@ class DeliveryClaim:
     """Seconds since the first attempt."""
     workspace: str | None
     """The stored description of the run's workspace; ``None`` without a run."""
-    is_preview: bool = False
-    """The run is at work: its progress is shown, nothing is delivered yet."""
+    previewed_run_id: str | None = None
+    """The run at work whose progress is shown, so that nothing is delivered yet; ``None`` for a message."""
     buttons: tuple[ChatButton, ...] = ()
     """The buttons of the message."""
     shown_as: tuple[str, ...] = ()
@@ -329,7 +329,7 @@ def _to_claim(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> D
         is_in_doubt=bool(row.is_in_doubt),
         age_s=max(0.0, float(row.age_s)),
         workspace=asked.workspace if asked else None,
-        is_preview=bool(row.is_preview),
+        previewed_run_id=asked.run_id if asked and row.is_preview else None,
         buttons=_parse_buttons(row.buttons),
         shown_as=parse_message_ids(row.receipt) if row.wait_pk is not None else (),
         asks=row.wait_pk is not None,
