@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
@@ -140,20 +141,15 @@ async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
     )
 
 
+_SHOWN_AS_STORED = tuple(each.name for each in fields(DeliveryView) if each.name in DeliveryObject.model_fields)
+"""Fields that a delivery has under the same name; some of them are redacted."""
+
+
 def _build_delivery_object(view: DeliveryView) -> DeliveryObject:
+    shown = {name: getattr(view, name) for name in _SHOWN_AS_STORED}
+    hidden = {name: redact(text) for name in ("receipt", "error") if (text := shown[name])}
     return DeliveryObject(
-        delivery_id=view.delivery_id,
-        run_id=view.run_id,
-        job_id=view.job_id,
-        target=redact_target(view.target),
-        state=view.state,
-        attempts=view.attempts,
+        **{**shown, **hidden, "target": redact_target(view.target)},
         may_be_duplicate=view.is_in_doubt,
-        not_before=view.not_before,
-        receipt=redact(view.receipt) if view.receipt else None,
-        error_kind=view.error_kind,
-        error=redact(view.error) if view.error else None,
-        created_at=view.created_at,
-        settled_at=view.settled_at,
         is_retried=view.is_retried,
     )

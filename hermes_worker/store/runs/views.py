@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -65,16 +65,11 @@ _OUTPUT = (
 
 
 class _ViewRow(NamedTuple):
+    """What is shown of a run in another form than it is stored, or tells what kind of run it is."""
+
     pk: int
     run_id: str
     status: str
-    exit_reason: str | None
-    exhausted: str | None
-    model: str
-    endpoint: str | None
-    iteration: int
-    iterations_max: int
-    refunds: int
     steers: int
     input_tokens: int
     output_tokens: int
@@ -89,18 +84,11 @@ class _ViewRow(NamedTuple):
     cost_nano_usd: int
     cost_status: str | None
     doubtful_nano_usd: int
-    created_at: float
-    started_at: float | None
-    updated_at: float
-    finished_at: float | None
-    resume_at: float | None
-    not_before: float | None
     priority: int
     retry_of_pk: int | None
     parent_pk: int | None
     cause_pk: int | None
     origin: str | None
-    failure_kind: str | None
     failure_message: str | None
     session_id: str
     session_source: str | None
@@ -109,6 +97,11 @@ class _ViewRow(NamedTuple):
     title: str | None
     last_event: str | None
     output_body: str | None
+
+
+_AS_STORED = tuple(each.name for each in fields(RunView) if each.name in runs.c and each.name not in _ViewRow._fields)
+"""Fields that a run has under the name and with the value of its column."""
+_COLUMNS = (*_ViewRow._fields, *_AS_STORED)
 
 
 class _PlaceRow(NamedTuple):
@@ -146,7 +139,7 @@ class NumberedEvent(Protocol):
 
 _VIEW = (
     sa.select(
-        *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
+        *(runs.c[name] for name in _COLUMNS if name in runs.c),
         *SESSION_LABEL,
         sessions.c.title.label("session_title"),
         run_inputs.c.title,
@@ -159,7 +152,7 @@ _VIEW = (
 
 
 _LISTED = sa.select(
-    *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
+    *(runs.c[name] for name in _COLUMNS if name in runs.c),
     runs.c.session_pk,
     runs.c.event_seq,
     runs.c.output_seq,
@@ -189,7 +182,7 @@ def _select_page(wanted: sa.Select[Any]) -> sa.Select[Any]:
     event, output = _materialize(told, "told"), _materialize(said, "said")
     of_rows = (page, within, asked, event, output)
     return (
-        sa.select(*(next(each.c[name] for each in of_rows if name in each.c) for name in _ViewRow._fields))
+        sa.select(*(next(each.c[name] for each in of_rows if name in each.c) for name in _COLUMNS))
         .join(within, within.c.pk == page.c.session_pk)
         .outerjoin(asked, asked.c.run_pk == page.c.pk)
         .outerjoin(event, event.c.run_pk == page.c.pk)
@@ -214,11 +207,12 @@ class Views(RowStore):
     def load_run(self, run_id: str) -> RunView:
         """Load a run. Raises ``RunNotFound``."""
         with self.database.read() as connection:
-            row = fetch_row(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
-            if row is None:
+            found = _read_views(connection.execute(_VIEW.where(runs.c.run_id == run_id)))
+            if not found:
                 raise run_missing_error(connection, run_id)
+            row, view = found[0]
             said = steering.load_pending(connection, row.pk) if row.steers else []
-        return replace(_to_view(row), pending_steer="\n".join(said) if said else None)
+        return replace(view, pending_steer="\n".join(said) if said else None)
 
     def complete_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """Find the id of the one run of a tenant whose id begins with ``written``, with ``run_`` or without. Raises
@@ -257,7 +251,7 @@ class Views(RowStore):
             if before is not None:
                 wanted = wanted.where(runs.c.pk < find_run(connection, before, tenant))
             found = connection.execute(wanted if is_sqlite else _select_page(wanted))
-            return [_to_view(row) for row in fetch_rows(found, _ViewRow)]
+            return [view for _, view in _read_views(found)]
 
     def list_calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
         """List the newest ``limit`` tool calls of a run, oldest first. With ``only_troubled`` only calls whose outcome
@@ -382,15 +376,17 @@ def load_event(connection: Connection, session_pk: int, row: NumberedEvent) -> S
     return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
 
 
-_AS_STORED = tuple(
-    {each.name for each in fields(RunView)} & {*_ViewRow._fields} - {"status", "cost_status", "priority", "title"}
-)
-"""Fields that a run has under the name and with the value of its column."""
+def _read_views(found: sa.Result[Any]) -> list[tuple[_ViewRow, RunView]]:
+    """Read the runs of a statement that gives ``_COLUMNS``, in any order."""
+    end = len(_ViewRow._fields)
+    read = ((_ViewRow._make(row[:end]), row[end:]) for row in found.columns(*_COLUMNS))
+    return [(row, _to_view(row, dict(zip(_AS_STORED, stored, strict=True)))) for row, stored in read]
 
 
-def _to_view(row: _ViewRow) -> RunView:
+def _to_view(row: _ViewRow, stored: Mapping[str, Any]) -> RunView:
     return RunView(
-        **{name: getattr(row, name) for name in _AS_STORED},
+        **stored,
+        run_id=row.run_id,
         session=to_label(row),
         title=row.title or row.session_title,
         kind=_find_kind(row),
@@ -402,6 +398,8 @@ def _to_view(row: _ViewRow) -> RunView:
         output=_read_message_text(row.output_body),
         error=row.failure_message,
         priority=Priority(row.priority),
+        session_title=row.session_title,
+        last_event=row.last_event,
     )
 
 
@@ -438,8 +436,8 @@ def load_views(
     or ``None``."""
     is_sqlite = connection.dialect.name == "sqlite"
     wanted = (_VIEW if is_sqlite else _LISTED).where(*conditions).order_by(runs.c.pk.desc()).limit(limit)
-    rows = fetch_rows(connection.execute(wanted if is_sqlite else _select_page(wanted)), _ViewRow)
-    return {row.pk: (_to_view(row), row.retry_of_pk) for row in rows}
+    found = _read_views(connection.execute(wanted if is_sqlite else _select_page(wanted)))
+    return {row.pk: (view, row.retry_of_pk) for row, view in found}
 
 
 def _read_message_text(body: str | None) -> str | None:
