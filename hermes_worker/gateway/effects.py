@@ -49,8 +49,7 @@ from hermes_worker.observe import log
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission, accept, announce
-from hermes_worker.store.gateway import ChatBurst, EventKnown, GatewayRows
-from hermes_worker.store.known_chats import KnownChats
+from hermes_worker.store.gateway import ChatBurst, EventKnown, GatewayRows, KnownChats
 from hermes_worker.store.last_turns import lock_last_turn
 from hermes_worker.store.outbox.deliveries import enqueue_deliveries, enqueue_preview
 from hermes_worker.store.rows import Hint

@@ -30,7 +30,7 @@ from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.core.replay import Replay
 from hermes_worker.models.governor import CallPermit, CredentialRef
 from hermes_worker.store.outbox.deliveries import enqueue_preview
-from hermes_worker.store.runs.progress import load_progress
+from hermes_worker.store.runs.views import load_progress
 from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.tasks.message_parts import split_report
 from hermes_worker.tasks.previews import ChatPace

@@ -1,9 +1,9 @@
-"""Runs as people and clients see them: read models, which decide nothing."""
+"""Runs as people, clients and chats see them: read models, which decide nothing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import to_usd
+from hermes_worker.core.chat_signs import CallSign, RunProgress
 from hermes_worker.core.messages import Message
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
@@ -19,7 +20,7 @@ from hermes_worker.core.run import CallStatus, RunKind, RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.run_views import CallView, RunView
 from hermes_worker.core.sources import EVALUATION_SOURCE
-from hermes_worker.store.engine.database import RowStore
+from hermes_worker.store.engine.database import Database, RowStore
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.owners import is_of_tenant
@@ -378,14 +379,14 @@ def load_event(connection: Connection, session_pk: int, row: NumberedEvent) -> S
 
 def _read_views(found: sa.Result[Any]) -> list[tuple[_ViewRow, RunView]]:
     """Read the runs of a statement that gives ``_COLUMNS``, in any order."""
-    end = len(_ViewRow._fields)
-    read = ((_ViewRow._make(row[:end]), row[end:]) for row in found.columns(*_COLUMNS))
-    return [(row, _to_view(row, dict(zip(_AS_STORED, stored, strict=True)))) for row, stored in read]
+    read = ((_ViewRow._make(row[: len(_ViewRow._fields)]), row) for row in found.columns(*_COLUMNS))
+    return [(row, _to_view(row, stored)) for row, stored in read]
 
 
-def _to_view(row: _ViewRow, stored: Mapping[str, Any]) -> RunView:
+def _to_view(row: _ViewRow, stored: object) -> RunView:
+    """Build a view. ``stored`` has the columns ``_AS_STORED`` as attributes."""
     return RunView(
-        **stored,
+        **{name: getattr(stored, name) for name in _AS_STORED},
         run_id=row.run_id,
         session=to_label(row),
         title=row.title or row.session_title,
@@ -447,3 +448,22 @@ def _read_message_text(body: str | None) -> str | None:
     if isinstance(content, list):  # text parts beside the pictures of the current request
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
     return content if isinstance(content, str) else ""
+
+
+_CALLS_MAX = 200
+
+
+def load_progress(database: Database, run_id: str) -> RunProgress:
+    """Load the status of a run and its newest calls, in one statement."""
+    wanted = (
+        sa.select(runs.c.status, tool_calls.c.name, tool_calls.c.status)
+        .outerjoin(tool_calls, tool_calls.c.run_pk == runs.c.pk)
+        .where(runs.c.run_id == run_id)
+        .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
+        .limit(_CALLS_MAX)
+    )
+    found = database.select(wanted).all()
+    if not found:
+        return RunProgress()
+    calls = [CallSign(name, CallStatus(status)) for _, name, status in reversed(found) if name is not None]
+    return RunProgress(RunStatus(found[0][0]), calls)
