@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, core_schema
@@ -32,6 +32,14 @@ class Resource(BaseModel):
     The client keeps fields that a later server adds (``model_extra``). ``resource["name"]`` works as well, because
     clients of 0.1 returned dictionaries.
     """
+
+    @classmethod
+    def from_record(cls, record: Any, **converted: Any) -> Self:
+        """Build a resource from a record, which is a dataclass or a named tuple. Its fields have the values that the
+        record has under the same names, but for ``converted``, which the record calls or writes otherwise."""
+        names = getattr(record, "_fields", None) or record.__dataclass_fields__
+        named = {name: getattr(record, name) for name in names if name in cls.model_fields and name not in converted}
+        return cls(**named, **converted)
 
     def __getitem__(self, name: str) -> Any:
         """Return a field by its name, or by its name in JSON where that is another one. Raises ``KeyError``."""

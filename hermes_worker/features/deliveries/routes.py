@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Query
@@ -141,15 +140,12 @@ async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
     )
 
 
-_SHOWN_AS_STORED = tuple(each.name for each in fields(DeliveryView) if each.name in DeliveryObject.model_fields)
-"""Fields that a delivery has under the same name; some of them are redacted."""
-
-
 def _build_delivery_object(view: DeliveryView) -> DeliveryObject:
-    shown = {name: getattr(view, name) for name in _SHOWN_AS_STORED}
-    hidden = {name: redact(text) for name in ("receipt", "error") if (text := shown[name])}
-    return DeliveryObject(
-        **{**shown, **hidden, "target": redact_target(view.target)},
+    return DeliveryObject.from_record(
+        view,
+        target=redact_target(view.target),
         may_be_duplicate=view.is_in_doubt,
+        receipt=redact(view.receipt) if view.receipt else None,
+        error=redact(view.error) if view.error else None,
         is_retried=view.is_retried,
     )
