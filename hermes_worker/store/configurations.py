@@ -21,7 +21,7 @@ from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import Nothing, Prepared, fetch_one, fetch_row, fetch_rows, select_columns
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.runs.runs import SessionNotFound, session_is
-from hermes_worker.store.sessions import find_session
+from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import configurations, session_documents, sessions
 
 OVERRIDES_KEY = "settings.overrides"

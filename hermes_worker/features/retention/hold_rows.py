@@ -17,7 +17,7 @@ from hermes_worker.store.engine.database import Database, db_now
 from hermes_worker.store.engine.prepared import fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.rows import make_storable
 from hermes_worker.store.runs.runs import RunNotFound, SessionNotFound, find_run
-from hermes_worker.store.sessions import find_session
+from hermes_worker.store.session_references import find_session
 from hermes_worker.store.tables import legal_holds, retention_marks, retention_rules, runs, sessions, tenants
 
 

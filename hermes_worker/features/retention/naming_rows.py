@@ -20,7 +20,7 @@ from hermes_worker.features.retention.erasure_rules import Person
 from hermes_worker.features.retention.selection_rows import load_targets
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.runs.runs import SessionNotFound
-from hermes_worker.store.sessions import HOW_SHOWN, find_session
+from hermes_worker.store.session_references import HOW_SHOWN, find_session
 from hermes_worker.store.tables import audit_log, memory_versions, principals, runs, sessions, waits
 
 _IsTheirs = Callable[[sa.Column[Any]], sa.ColumnElement[bool]]
