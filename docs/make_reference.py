@@ -49,8 +49,8 @@ from hermes_worker.plugins import list_addons
 from hermes_worker.settings import SettingRow, describe_settings, load_settings
 from hermes_worker.settings.retired import RETIRED
 from hermes_worker.store.build import build_database
-from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import SealedText
+from hermes_worker.store.engine.stored_texts import PlacedText
 from hermes_worker.store.whole_schema import load_schema
 from hermes_worker.stream.events import LISTS_CHANGED, LIVE_FIELDS, ROW_FIELDS
 from hermes_worker.wiring import build_client

@@ -6,9 +6,10 @@ of it and dumps it for ``--json``. Such models stand in the ``schema`` module of
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, core_schema
@@ -33,6 +34,14 @@ class Resource(BaseModel):
     clients of 0.1 returned dictionaries.
     """
 
+    @classmethod
+    def from_record(cls, record: Any, **converted: Any) -> Self:
+        """Build a resource from a record, which is a dataclass or a named tuple. Its fields have the values that the
+        record has under the same names, but for ``converted``, which the record calls or writes otherwise."""
+        names = [each.name for each in fields(record)] if is_dataclass(record) else record._fields
+        named = {name: getattr(record, name) for name in names if name in cls.model_fields and name not in converted}
+        return cls(**named, **converted)
+
     def __getitem__(self, name: str) -> Any:
         """Return a field by its name, or by its name in JSON where that is another one. Raises ``KeyError``."""
         attribute = self._find_attribute(name)
@@ -45,10 +54,10 @@ class Resource(BaseModel):
 
     def _find_attribute(self, name: object) -> str | None:
         """Return the attribute that holds a field, and None where there is no such field."""
-        fields = type(self).model_fields
-        if name in fields or name in (self.model_extra or ()):
+        known = type(self).model_fields
+        if name in known or name in (self.model_extra or ()):
             return str(name)
-        return next((attribute for attribute, field in fields.items() if field.serialization_alias == name), None)
+        return next((attribute for attribute, field in known.items() if field.serialization_alias == name), None)
 
     def model_dump(self, *, warnings: Any = False, **how: Any) -> dict[str, Any]:
         """Return the fields as a dictionary. There is no warning about a word that only a later server knows."""

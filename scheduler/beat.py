@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +65,29 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         self._settings = settings or settings_module.load_settings()
         self._alive_file = alive_file
         self._is_in_worker = is_in_worker
-        self._client: Client | None = None
-        self._jobs: Jobs | None = None
+        self._exit = ExitStack()
         self._next_maintain = 0.0
         self._next_noted = 0.0
         self._at_once = AT_ONCE
-        self._sweeping: _Sweeping | None = None
         super().__init__(*args, **options)
 
+    @cached_property
+    def _client(self) -> Client:
+        """Opened when it is first needed: ``celery beat`` makes a scheduler that never works, for its banner."""
+        client = open_client(self._settings)
+        self._exit.callback(client.close)
+        return client
+
+    @cached_property
+    def _jobs(self) -> Jobs:
+        return Jobs(self._client.database)
+
     def setup_schedule(self) -> None:
-        self._client = open_client(self._settings)
         self._client.database.end_idle_transactions(_FROZEN_AFTER_S)
         trace_if_wanted(self._settings, "beat", self._client.database)
-        self._jobs = Jobs(self._client.database)
-        self._sweeping = _Sweeping(self._client, self._settings, is_in_worker=self._is_in_worker)
-        self._sweeping.start()
+        sweeping = _Sweeping(self._client, self._settings, is_in_worker=self._is_in_worker)
+        sweeping.start()
+        self._exit.callback(sweeping.stop)
         if not self._is_in_worker and self._settings.metrics.port is not None:
             from hermes_worker.metrics.serving import (  # loaded where they are wanted
                 build_connection_gauges,
@@ -99,7 +109,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def _settle_jobs(self) -> bool:
         """Settle due jobs. Returns whether there is more to do at once."""
-        assert self._client is not None and self._jobs is not None
         try:
             if (now := time.monotonic()) >= self._next_noted:
                 self._jobs.record_scheduler()
@@ -129,7 +138,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
 
     def _stop(self, run_id: str) -> None:
         """Tell the workers about the end of a run that made room for a later slot, and stop what it caused."""
-        assert self._client is not None
         self._client.publisher.nudge("stop", run_id)
         for below, hints in self._client.runs.stop_descendants(run_id).items():
             self._client.publisher.send(hints)
@@ -138,7 +146,6 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
     def _ask_for_maintenance(self) -> bool:
         """Send the request for maintenance unless one waits already, however long it has waited. Returns whether the
         queue holds one."""
-        assert self._client is not None
         depths = self._client.publisher.count_waiting()
         if depths is None:
             return False
@@ -155,11 +162,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
         return "    . every replica active, state in SQL"
 
     def close(self) -> None:
-        if self._sweeping is not None:
-            self._sweeping.stop()
         super().close()
-        if self._client is not None:
-            self._client.close()
+        self._exit.close()
 
 
 class _Sweeping:

@@ -38,11 +38,23 @@ _LIMITS = (
     "tokens_per_day",
     "cost_usd_per_day",
     "cost_usd_max",
-    "approvals",
-    "approval_s",
     "network",
 )
-"""Fields that only a person may set."""
+"""Fields that only a person may set: what the job may use or reach, and when it stops by itself."""
+_SHOWN_OTHERWISE = {
+    "schedule",
+    "deliver",
+    "origin",
+    "times",
+    "skills",
+    "toolsets",
+    "directory",
+    "context_from",
+    "attach_to",
+    "is_agents",
+    "wraps",
+}
+_SHOWN_AS_STORED = tuple(name for name in JobSpec.__slots__ if name not in _SHOWN_OTHERWISE)
 _PINS = frozenset({"model", "provider", "base_url", "no_agent"})
 
 
@@ -167,8 +179,7 @@ def _require_known(jobs: Jobs, spec: JobSpec) -> None:
 
 def has_limits(spec: JobSpec) -> bool:
     """Whether a person set what the job may use or reach, or when it stops by itself."""
-    limits = (name for name in _LIMITS if name not in ("approvals", "approval_s"))
-    return not spec.is_agents and any(getattr(spec, name) is not None for name in limits)
+    return not spec.is_agents and any(getattr(spec, name) is not None for name in _LIMITS)
 
 
 def pause(jobs: Jobs, reference: str, reason: str | None = None) -> JobRow:
@@ -256,39 +267,25 @@ def build_job_document(row: JobRow) -> dict[str, Any]:
     """Write a job as JSON, under Hermes Agent's names. Times are ISO 8601 in UTC."""
     spec = JobSpec.from_json(row.definition)
     return {
+        **{name: getattr(spec, name) for name in _SHOWN_AS_STORED},
+        **{name: getattr(row, name) for name in ("name", "state", "last_status", "last_error", "paused_reason")},
         "id": row.job_id,
-        "name": row.name,
-        "prompt": spec.prompt,
         "schedule": dict(spec.schedule),
         "schedule_display": spec.schedule.get("display"),
         "repeat": {"times": spec.times, "completed": row.completed},
         "enabled": row.state == policy.JobStatus.SCHEDULED.value,
-        "state": row.state,
         "deliver": ",".join(spec.deliver),
         "origin": dict(spec.origin) if spec.origin is not None else None,
         "skill": spec.skills[0] if spec.skills else None,
         "skills": list(spec.skills),
-        "model": spec.model,
-        "provider": spec.provider,
-        "base_url": spec.base_url,
-        "model_snapshot": spec.model_snapshot,
-        "provider_snapshot": spec.provider_snapshot,
         "enabled_toolsets": list(spec.toolsets) if spec.toolsets else None,
         "workdir": spec.directory,
-        "script": spec.script,
-        "no_agent": spec.no_agent,
         "context_from": list(spec.context_from) or None,
         "attach_to_session": spec.attach_to,
-        "overlap": spec.overlap.value,
-        "catch_up": spec.catch_up.value,
-        **{name: getattr(spec, name) for name in _LIMITS},
         "created_at": _format_iso(row.created_at),
         "next_run_at": _format_iso(row.next_slot),
         "last_run_at": _format_iso(row.last_run_at),
-        "last_status": row.last_status,
-        "last_error": row.last_error,
         "paused_at": _format_iso(row.paused_at),
-        "paused_reason": row.paused_reason,
     }
 
 

@@ -63,6 +63,8 @@ class Source:
     modules_named: list[str] = field(default_factory=list)
     """In texts."""
     makes_module_names: bool = False
+    asserted: list[str] = field(default_factory=list)
+    """Lines that assert that a value is not ``None``."""
 
     @property
     def module(self) -> str:
@@ -75,7 +77,7 @@ def read_sources(*folders: str) -> list[Source]:
 
 
 def read_source(path: Path, text: str) -> Source:
-    found = Source(path)
+    found, lines = Source(path), text.splitlines()
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names=names):
@@ -86,6 +88,8 @@ def read_source(path: Path, text: str) -> Source:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 if (node.end_lineno or 0) - node.lineno >= _LINES_MAX:
                     found.long_functions.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+            case ast.Assert(test=condition) if "is not None" in ast.unparse(condition):
+                found.asserted.append(lines[node.lineno - 1])
             case ast.Constant(value=str(name)) if _MODULE_NAME.fullmatch(name):
                 found.modules_named.append(name)
             case ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]) if name.startswith("hermes_worker."):
@@ -506,6 +510,13 @@ def test_no_function_is_longer_than_a_screen() -> None:
     """Migrations aside, which are generated."""
     ours = [file for file in read_sources("hermes_worker", "scheduler") if "migrations" not in file.path.parts]
     assert [longer for file in ours for longer in file.long_functions] == []
+
+
+def test_a_type_says_what_is_there_and_no_assertion() -> None:
+    """Where the type of a library says less than is true, the line says so."""
+    asserted = [line for file in read_sources("hermes_worker", "scheduler") for line in file.asserted]
+    assert len(asserted) <= 5, asserted
+    assert [line for line in asserted if "# the library's type" not in line] == []
 
 
 _MADE_ELSEWHERE = {"entry.py", "warm_server.py"}

@@ -372,7 +372,6 @@ async def _find_element(visit: BrowserVisit, ref: str) -> str | ToolResult:
         if found is PageChange.UNKNOWN_REF:
             return build_error_result(f"{found.value} {ref!r}; nothing was done")
         return await _build_changed_page_result(visit, found, "done", now)
-    assert found.ref is not None
     return found.ref
 
 

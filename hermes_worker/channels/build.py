@@ -25,7 +25,7 @@ FETCH_S = 60.0
 def build_learnt_chats(database: Database) -> LearntChats:
     """The chats that were learnt from people of the default tenant, whose names and home channels are targets."""
     from hermes_worker.channels.learnt_chats import LearntChats
-    from hermes_worker.store.known_chats import KnownChats
+    from hermes_worker.store.gateway import KnownChats
 
     known = KnownChats(database)
     return LearntChats(homes_known=known.list_homes, named_known=known.find_by_name)

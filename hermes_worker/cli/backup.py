@@ -16,9 +16,9 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.archives import DATABASE, RESTORING, make_staging, put_in_place, unpack, write_archive
 from hermes_worker.local.paths import HomeBusy, hold_home, is_held, list_spellings, prepare_home
 from hermes_worker.settings import Settings
-from hermes_worker.store.copies import copy_sqlite, merge_journal, require_intact
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.restore_detection import Epoch, mark_epoch, remove_copy_mark
+from hermes_worker.store.whole_database import copy_sqlite, merge_journal, require_intact
 from hermes_worker.system import faults
 
 _GB = 1024**3

@@ -98,7 +98,7 @@ def check_configuration(settings: Settings, database: Database) -> tuple[Grade, 
 @with_rows(Grade.OK, "no database yet")
 def check_size(settings: Settings, database: Database) -> tuple[Grade, str]:
     """Check how large the database is, and how much of it is empty."""
-    from hermes_worker.store.sizes import measure_size
+    from hermes_worker.store.whole_database import measure_size
 
     found = measure_size(database)
     text = f"the database takes {_format_megabytes(found.total_bytes)}"

@@ -59,7 +59,7 @@ def _remove_left_folders(settings: Settings) -> str | None:
 
 
 def _reclaim_space(settings: Settings) -> str | None:
-    from hermes_worker.store.sizes import measure_size, reclaim_space
+    from hermes_worker.store.whole_database import measure_size, reclaim_space
     from hermes_worker.wiring import open_database
 
     if has_no_rows(settings):

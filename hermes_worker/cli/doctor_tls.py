@@ -143,7 +143,7 @@ def _read_certificate(host: str, port: int, name: str) -> _Shown:
     context.verify_mode = ssl.CERT_NONE
     with _connect(host, port, name, context) as connection:
         found = connection.getpeercert(binary_form=True)
-        assert found is not None
+        assert found is not None  # the library's type: a server always shows one
         read = x509.load_der_x509_certificate(found)
         now = _read_server_time(connection, name)
     names = read.issuer.rfc4514_string()

@@ -38,5 +38,5 @@ def flower(home: Path | None, host: str | None, port: int | None) -> int:
     title_process(f"flower {settings.flower.host}:{settings.flower.port}")
     configure_logging(settings.log, "flower", secrets=settings.secrets)
     prepare_home(settings.home)
-    serve(settings)
+    serve(settings, settings.flower.password)
     return 0

@@ -18,6 +18,7 @@ from flower.views.monitor import Metrics
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.observe import log
 from hermes_worker.settings import RemoteControl, Settings
+from hermes_worker.settings.kinds import Secret
 from hermes_worker.worker.app import build_app
 
 _USER = "hermes"
@@ -35,12 +36,12 @@ class _Metrics(Metrics):  # type: ignore[misc]
         await super().get()
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, password: Secret) -> None:
     """Serve until SIGTERM or SIGINT. Raises ``ConfigurationError`` when the address cannot be used."""
     # These log every page that is asked for, and every worker that was asked and is not there.
     for chatty in ("tornado.access", "flower.inspector"):
         logging.getLogger(chatty).setLevel(logging.ERROR)
-    _configure(settings)
+    _configure(settings, password)
     server = Flower(capp=build_app(settings), options=options, **web_settings)
     server.add_handlers(".*", [(r"/metrics", _Metrics)])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -50,11 +51,11 @@ def serve(settings: Settings) -> None:
     log.info("worker.stopped")
 
 
-def _configure(settings: Settings) -> None:
+def _configure(settings: Settings, password: Secret) -> None:
     chosen: dict[str, Any] = {
         "address": settings.flower.host.strip("[]"),
         "port": settings.flower.port,
-        "basic_auth": [f"{_USER}:{_read_password(settings)}"],
+        "basic_auth": [f"{_USER}:{password.reveal()}"],
         "persistent": True,
         "db": str(settings.home / "flower"),
         "state_save_interval": _SAVED_EVERY_MS,
@@ -64,11 +65,6 @@ def _configure(settings: Settings) -> None:
     }
     for name, value in chosen.items():
         setattr(options, name, value)
-
-
-def _read_password(settings: Settings) -> str:
-    assert settings.flower.password is not None, "the command refuses to start without one"
-    return settings.flower.password.reveal()
 
 
 def _start_listening(server: Flower, settings: Settings) -> int:

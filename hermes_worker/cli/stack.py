@@ -156,7 +156,7 @@ class Stack:
             env={},
             ready=valkey.is_ready,
             grace_s=_BROKER_GRACE_S,
-            pass_fds=(valkey.lock_fd,),
+            pass_fds=valkey.pass_fds,
             group=_SERVERS,
             log_path=log_path,
             recover=valkey.recover,

@@ -4,7 +4,7 @@ The part after ``/./`` counts: it is relative to the home, wherever that is now.
 was when the row was written, and so which folder a stored prompt names. The form is still a valid path, so older code
 reads new rows while a fleet is upgraded. A path outside the home, which a person chose, is stored unchanged.
 
-Only the column types call this (``store.engine.home_texts``); all other code reads and writes present paths.
+Only the column types call this (``store.engine.stored_texts``); all other code reads and writes present paths.
 """
 
 from __future__ import annotations

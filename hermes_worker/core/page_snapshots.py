@@ -55,7 +55,8 @@ class PageElement:
     name: str
     text: str
     """The text after the colon."""
-    ref: str | None
+    ref: str
+    """What the snapshot calls it by; empty for what cannot be acted on."""
     around: tuple[tuple[str, str], ...]
     """Role and name of the elements that contain it, the outermost first."""
     line: int
@@ -88,7 +89,7 @@ class PageSnapshot:
 def find_same_element(before: PageSnapshot, now: PageSnapshot, ref: str) -> PageElement | PageChange:
     """Find the element of ``now`` that is the element ``ref`` of ``before``, or why it cannot be used."""
     seen = list(parse_elements(before.text))
-    wanted = next((one for one in seen if one.ref == ref), None)
+    wanted = next((one for one in seen if one.ref and one.ref == ref), None)
     if wanted is None:
         return PageChange.UNKNOWN_REF
     if before.url != now.url:
@@ -108,7 +109,7 @@ def find_same_element(before: PageSnapshot, now: PageSnapshot, ref: str) -> Page
 
 
 def _find_alike(page: Sequence[PageElement], wanted: PageElement) -> list[PageElement]:
-    return [one for one in page if one.ref is not None and one.identity == wanted.identity]
+    return [one for one in page if one.ref and one.identity == wanted.identity]
 
 
 def _find_company(page: Sequence[PageElement], alike: Sequence[PageElement], one: PageElement) -> tuple[object, ...]:
@@ -139,7 +140,7 @@ def parse_elements(text: str) -> Iterator[PageElement]:
         path.append((indent, role, name, number))
 
 
-def _parse_line(rest: str) -> tuple[str, str, str | None, str] | None:
+def _parse_line(rest: str) -> tuple[str, str, str, str] | None:
     """Parse role, name, ref and text of a line; ``None`` when it has no role."""
     key, text = _split_entry(rest)
     role = _ROLE.match(key)
@@ -153,7 +154,7 @@ def _parse_line(rest: str) -> tuple[str, str, str | None, str] | None:
             return None
     attributes = _ATTRIBUTES.match(key, end)
     found = _REF.search(attributes[0]) if attributes is not None else None
-    return role[0], str(name), found[1] if found is not None else None, text
+    return role[0], str(name), found[1] if found is not None else "", text
 
 
 def _split_entry(rest: str) -> tuple[str, str]:
@@ -185,7 +186,7 @@ def compact_snapshot(text: str) -> str:
     for one in parse_elements(text):
         del path[len(one.around) :]
         path.append(one)
-        if one.role in _OF_INTEREST or (one.ref is not None and "[cursor=pointer]" in lines[one.line]):
+        if one.role in _OF_INTEREST or (one.ref and "[cursor=pointer]" in lines[one.line]):
             kept |= {above.line for above in path}
     return "\n".join(line for number, line in enumerate(lines) if number in kept)
 

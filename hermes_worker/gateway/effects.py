@@ -49,8 +49,7 @@ from hermes_worker.observe import log
 from hermes_worker.safety.approvals import ApprovalChoice
 from hermes_worker.safety.redaction import redact
 from hermes_worker.services.submission import InvalidSubmission, accept, announce
-from hermes_worker.store.gateway import ChatBurst, EventKnown, GatewayRows
-from hermes_worker.store.known_chats import KnownChats
+from hermes_worker.store.gateway import ChatBurst, EventKnown, GatewayRows, KnownChats
 from hermes_worker.store.last_turns import lock_last_turn
 from hermes_worker.store.outbox.deliveries import enqueue_deliveries, enqueue_preview
 from hermes_worker.store.rows import Hint
@@ -139,7 +138,7 @@ class EffectWriter:
         received = writing.received
         submission = build_submission(self._client.settings, received, writing.decision.role, start)
         try:
-            return accept(self._client, submission, partial(self._write_beside_run, writing))
+            return accept(self._client, submission, partial(self._write_beside_run, writing, start))
         except SessionBusy:
             raise InboundRefused(ConflictKind.QUEUE_FULL, start) from None
         except LimitReached as error:
@@ -148,11 +147,14 @@ class EffectWriter:
         except InvalidSubmission as error:
             raise InboundRefused(ConflictKind.INVALID, start, error) from None
 
-    def _write_beside_run(self, writing: _Writing, connection: Connection, created: Created) -> None:
+    def _write_beside_run(
+        self, writing: _Writing, start: StartChatRun, connection: Connection, created: Created
+    ) -> None:
         writing.run_id = created.run_id
         if created.was_steered:
             writing.outcome = _STEERED
         self._write_all(connection, writing)
+        self._complete_run(connection, writing, start, created.run_id)
 
     def _write_all(self, connection: Connection, writing: _Writing) -> None:
         row, first = writing.received.row, (writing.outcome, writing.run_id)
@@ -201,7 +203,7 @@ class EffectWriter:
             case JoinGatheringRun():
                 self._join_gathering(connection, writing, effect)
             case StartChatRun():
-                self._complete_run(connection, writing, effect)
+                pass  # its run was made before anything else was written
             case _:
                 assert_never(effect)
 
@@ -287,10 +289,9 @@ class EffectWriter:
         writing.run_id = joined.run_id
         writing.hints += joined.hints
 
-    def _complete_run(self, connection: Connection, writing: _Writing, effect: StartChatRun) -> None:
+    def _complete_run(self, connection: Connection, writing: _Writing, effect: StartChatRun, run_id: str) -> None:
         """Write what belongs to a run that was just made: its files, and what the chat is shown of it."""
-        received, run_id = writing.received, writing.run_id
-        assert run_id is not None, "the run is made before its event is written"
+        received = writing.received
         if effect.delay_s is not None:
             files = self._files.build_files(received.account, received.event, is_guest=writing.is_guest)
             writing.hints += self._files.enqueue_fetches(connection, run_id, files)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO
 
 from hermes_worker.core.errors import HermesError
 from hermes_worker.lab.plan import FleetRole
@@ -45,6 +46,9 @@ class LabZygote:
     Warming it up costs over a second of CPU, so fleets may share one.
     """
 
+    _process: subprocess.Popen[bytes]
+    _channel: TextIO
+
     def __init__(self, directory: Path, environ: Mapping[str, str], *, more_imports: Sequence[str] = ()) -> None:
         """Start no process yet. The zygote's complaints go to ``zygote.log`` in ``directory``. ``more_imports`` are
         modules that workers need beside those that all of them need.
@@ -52,47 +56,49 @@ class LabZygote:
         self._more_imports = tuple(more_imports)
         self._log = directory / "zygote.log"
         self._environ = dict(environ)
-        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> LabZygote:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "hermes_worker.lab.zygote", *self._more_imports],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("a"),
-            text=True,
-            env=self._environ,
-        )
+        ours, theirs = socket.socketpair()
+        with ours, theirs, self._log.open("a") as log:
+            self._process = self._start_program(theirs.fileno(), log)
+            self._channel = ours.makefile("rw")
         self._read()
         return self
 
+    def _start_program(self, channel: int, log: IO[str]) -> subprocess.Popen[bytes]:
+        """Start the program. ``channel`` is a descriptor of its own, from which it reads requests and to which it
+        writes answers."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "hermes_worker.lab.zygote", *self._more_imports],
+            stdin=channel,
+            stdout=channel,
+            stderr=log,
+            env=self._environ,
+        )
+
     def __exit__(self, *_: object) -> None:
-        process = self._process
-        assert process is not None and process.stdin is not None
-        process.stdin.close()  # its end takes along all that it forked
+        self._channel.close()  # its end takes along all that it forked
         try:
-            process.wait(timeout=5)
+            self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
 
     def kill_leftovers(self, workers: Sequence[int]) -> None:
         """Kill everything that workers with these process numbers have started and left behind."""
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps({'bury': list(workers)})}\n")
-        self._process.stdin.flush()
-        self._read()
+        self._ask({"bury": list(workers)})
 
     def spawn(self, request: Mapping[str, Any]) -> int:
         """Fork a worker (``lab.zygote.main`` has the fields); its process number. Raises ``HermesError``."""
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps(request)}\n")
-        self._process.stdin.flush()
-        return int(self._read()["pid"])
+        return int(self._ask(request)["pid"])
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._channel.write(f"{json.dumps(request)}\n")
+        self._channel.flush()
+        return self._read()
 
     def _read(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._channel.readline()
         if not line:
             raise HermesError(f"the crash lab's worker factory ended; see {self._log}")
         answer: dict[str, Any] = json.loads(line)

@@ -164,6 +164,8 @@ class _Experiment:
     fleet: LabFleet
     database: Database
     redis: redis.Redis
+    people: People
+    referee: DuelReferee
     hits: list[_KilledClaim] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
     thaw_at: list[tuple[float, LabWorker]] = field(default_factory=list)
@@ -174,8 +176,6 @@ class _Experiment:
     stopped: int = 0
     plan: str = ""
     """Faults that every worker is armed with."""
-    people: People | None = None
-    referee: DuelReferee | None = None
 
 
 def _make_stack(options: LabOptions, directory: Path, *, prepares: bool) -> LabStack:
@@ -213,12 +213,18 @@ def run_lab(options: LabOptions, directory: Path, *, progress: Callable[[LabProg
             only_kills=options.only_kills,
         )
         with fleet:
-            bench = _Experiment(stack=stack, fleet=fleet, database=database, redis=client, plan=plan)
             publisher = HintPublisher(client)
-            bench.referee = DuelReferee(duels, directory, fleet, publisher, options.ttl_s)
+            bench = _Experiment(
+                stack=stack,
+                fleet=fleet,
+                database=database,
+                redis=client,
+                people=People(database, publisher, partial(_build_run, fleet, directory), options.people),
+                referee=DuelReferee(duels, directory, fleet, publisher, options.ttl_s),
+                plan=plan,
+            )
             began = time.monotonic()
             submitted = _submit(bench, options, directory, duels)
-            bench.people = People(database, publisher, partial(_build_run, bench, directory), options.people)
             bench.people.start()
             bench.done["poison"] = options.poisons
             bench.to_stop = {run_id for run_id, part in submitted.items() if part is ScriptPart.IS_STOPPED}
@@ -239,7 +245,6 @@ def _audit_experiment(
     expected: Mapping[str, int],
     duration_s: float,
 ) -> LabReport:
-    assert bench.people is not None and bench.referee is not None
     asked, database = bench.stack.model_requests, bench.database
     findings = check_invariants(
         database,
@@ -282,9 +287,9 @@ def _audit_experiment(
     )
 
 
-def _build_run(bench: _Experiment, directory: Path, prompt: str, *toolsets: str, has_limits: bool = True) -> NewRun:
+def _build_run(fleet: LabFleet, directory: Path, prompt: str, *toolsets: str, has_limits: bool = True) -> NewRun:
     """Build a run of the lab. One with limits has a budget of its own, from which each model call reserves."""
-    catalog = build_default_catalog(*make_sink_tools(bench.fleet.sink, work_s=_WORK_S))
+    catalog = build_default_catalog(*make_sink_tools(fleet.sink, work_s=_WORK_S))
     tools = f"[{','.join(catalog.render_definitions(catalog.resolve([TOOLSET, *toolsets])))}]"
     workspace = WorkspaceRef(kind=WorkspaceKind.LOCAL, root=str(directory / "workspace")).to_json()
     spec = RunSpec(input=prompt, model="scripted", toolsets=(TOOLSET,), iterations_max=1_000)
@@ -306,12 +311,12 @@ def _submit(
     for number, run_id in enumerate(ids):
         part = choose_part(number, has_trees=options.has_trees) if run_id is None else ScriptPart.WORKS
         built = _build_run(
-            bench, directory, build_prompt(number, options.steps, part), *more, has_limits=number % 2 == 0
+            bench.fleet, directory, build_prompt(number, options.steps, part), *more, has_limits=number % 2 == 0
         )
         new.append((replace(built, run_id=run_id, deliver=deliver if number % 3 == 0 and run_id is None else ()), part))
     for number, (run_id, kind) in enumerate(duels.items()):
         prompt = build_duel_prompt(number, kind, _PROCESSES)
-        built = _build_run(bench, directory, prompt, "memory", "terminal")
+        built = _build_run(bench.fleet, directory, prompt, "memory", "terminal")
         new.append((replace(built, run_id=run_id, deliver=deliver if kind.delivers else ()), ScriptPart.WORKS))
     for each, part in new:
         created = store.create(each)
@@ -354,7 +359,6 @@ def _break_and_watch(
 
 
 def _are_all_done(bench: _Experiment) -> bool:
-    assert bench.people is not None and bench.referee is not None
     return bench.people.is_done and bench.referee.is_over
 
 
@@ -375,7 +379,6 @@ def _play_the_user(bench: _Experiment) -> None:
 
 def _answer_twice(bench: _Experiment, publisher: HintPublisher, question: WaitView) -> int:
     """Two people allow a command at once; returns how many answers were taken."""
-    assert bench.people is not None
     wrong, waits = bench.people.wrong, Waits(bench.database)
 
     def answer() -> None:
@@ -461,8 +464,7 @@ def _inject(bench: _Experiment, fault: PlannedFault, ttl_s: float) -> None:
             _kill(bench, worker)
             bench.fleet.replace(worker)
         case FaultKind.KILL_AT_POINT:
-            assert fault.point is not None
-            bench.fleet.arm(worker, f"{fault.point.value}=kill@1;{bench.plan}")
+            bench.fleet.arm(worker, f"{fault.point}=kill@1;{bench.plan}")
         case FaultKind.FREEZE:
             if not worker.is_frozen:
                 bench.fleet.freeze(worker)
@@ -530,9 +532,8 @@ def _tend_workers(bench: _Experiment) -> None:
             bench.fleet.replace(worker)
     if bench.hits:
         _notice_recoveries(bench)
-    if bench.referee is not None:
-        with _read_patiently(bench.database) as connection:
-            bench.referee.tend(connection)
+    with _read_patiently(bench.database) as connection:
+        bench.referee.tend(connection)
 
 
 def _notice_recoveries(bench: _Experiment) -> None:

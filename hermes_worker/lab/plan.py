@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from hermes_worker.system.faults import FaultPoint
 
@@ -47,7 +48,8 @@ class PlannedFault:
     role: FleetRole = FleetRole.MODEL
     index: int = 0
     """The number of the worker within its role."""
-    point: FaultPoint | None = None
+    point: FaultPoint | Literal[""] = ""
+    """Where the worker of a ``KILL_AT_POINT`` kills itself; empty for other faults."""
     clock_offset_s: float = 0.0
 
 
@@ -101,6 +103,6 @@ def _make_fault(chance: random.Random, kind: FaultKind, after: int, workers_per_
         kind=kind,
         role=role,
         index=chance.randrange(workers_per_role),
-        point=chance.choice(_POINTS[role]) if kind is FaultKind.KILL_AT_POINT else None,
+        point=chance.choice(_POINTS[role]) if kind is FaultKind.KILL_AT_POINT else "",
         clock_offset_s=chance.choice((-90.0, 90.0)) if kind is FaultKind.JUMP_CLOCK else 0.0,
     )

@@ -131,11 +131,12 @@ class LabStack:
         self._valkey.start()
 
     def restart_database(self, away_s: float) -> None:
-        """Kill PostgreSQL, leave it down for ``away_s`` seconds, and start it again."""
-        assert self._postgres is not None
-        self._postgres.kill()
-        time.sleep(away_s)
-        self._postgres.start()
+        """Kill PostgreSQL, leave it down for ``away_s`` seconds, and start it again. Does nothing to a database that is
+        not the lab's own."""
+        if self._postgres is not None:
+            self._postgres.kill()
+            time.sleep(away_s)
+            self._postgres.start()
 
     def _prepare_database(self) -> str:
         """Return the URL of the database. Raises ``ConfigurationError`` when it is not empty, or cannot be used."""

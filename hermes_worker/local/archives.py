@@ -205,7 +205,7 @@ def check_name(member: tarfile.TarInfo) -> str:
 
 def _unpack_file(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     content = tar.extractfile(member)
-    assert content is not None
+    assert content is not None  # the library's type: ``check_name`` lets plain files pass alone
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = 0o700 if member.mode & 0o100 else 0o600
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)

@@ -309,9 +309,7 @@ class ChildLoop:
         except OSError as error:
             self._on_failed_start(child, f"it could not be started ({error.strerror})")
             return
-        assert child.process.stdout is not None
-        self._forward_output(os.dup(child.process.stdout.fileno()), child)
-        child.process.stdout.close()
+        self._forward_output(child.process, child)
         child.state = ChildState.STARTING
         child.due_at = child.started_at + child.spec.ready_timeout_s
         log.info("child.started", child=child.spec.name, child_pid=child.process.pid)
@@ -452,9 +450,7 @@ class ChildLoop:
         except OSError as error:
             log.warning("child.failed", child=child.spec.name, status=f"nothing was done after its end: {error}")
             return
-        assert child.aftermath.stdout is not None
-        self._forward_output(os.dup(child.aftermath.stdout.fileno()), child)
-        child.aftermath.stdout.close()
+        self._forward_output(child.aftermath, child)
 
     def _plan_next(self, child: _ChildRecord, status: int, pid: int) -> None:
         text = _format_status(status)
@@ -499,7 +495,10 @@ class ChildLoop:
 
     # --- output ------------------------------------------------------------------------------------------------------
 
-    def _forward_output(self, descriptor: int, child: _ChildRecord) -> None:
+    def _forward_output(self, process: subprocess.Popen[bytes] | ForkedProcess, child: _ChildRecord) -> None:
+        assert process.stdout is not None  # the library's type: ``_start_process`` asks for a pipe
+        descriptor = os.dup(process.stdout.fileno())
+        process.stdout.close()
         prefix = f"{child.spec.name:<{self._name_width}} | ".encode() if self._has_prefixes else b""
         pipe = _OutputPipe(descriptor, self._output, prefix)
 

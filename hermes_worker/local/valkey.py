@@ -146,12 +146,11 @@ class EmbeddedValkey:
         return self._process.pid
 
     @property
-    def lock_fd(self) -> int:
-        """The descriptor to pass on (``pass_fds``) when the argv of ``prepare`` is started: as long as any process has
-        it open, no other can start a server on the directory.
+    def pass_fds(self) -> tuple[int, ...]:
+        """The descriptor of the lock that ``prepare`` takes, to be passed on when its argv is started: as long as any
+        process has it open, no other can start a server on the directory.
         """
-        assert self._lock is not None, "prepare() takes the lock"
-        return self._lock
+        return () if self._lock is None else (self._lock,)
 
     def prepare(self) -> list[str]:
         """Take the directory, write the configuration and return the command line of the server.
@@ -202,7 +201,7 @@ class EmbeddedValkey:
 
     def _begin(self) -> None:
         """Start the server. Raises ``ServerFailed``, with the directory given back."""
-        self._process.start(self.prepare(), env={}, pass_fds=[self.lock_fd])
+        self._process.start(self.prepare(), env={}, pass_fds=self.pass_fds)
         try:
             self._process.wait_until(self.is_ready, _START_PATIENCE_S)
         except ServerFailed:

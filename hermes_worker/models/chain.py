@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hermes_worker.core.errors import ConfigurationError
+from hermes_worker.core.errors import ConfigurationError, FailureKind, ModelCallError
 from hermes_worker.core.logins import Login
 from hermes_worker.models.base import Abort, Provider
 from hermes_worker.models.catalog import find_stated_window, list_wire_rows, parse_hostname
@@ -35,6 +35,11 @@ class ModelChoice:
     extras: ProviderOptions = NO_OPTIONS
 
 
+def refuse_to_renew(abort: Abort) -> None:
+    """Stand in for the renewal of an access token where there is a key: raise ``ModelCallError``."""
+    raise ModelCallError(FailureKind.AUTH, "A key is not renewed.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRoute:
     """One endpoint, model and key that can be asked, and what has to be known of it beside how to ask."""
@@ -52,8 +57,13 @@ class ModelRoute:
     window: ServedWindow | None = None
     """Finds out the model's context window; ``None`` where the server is not asked."""
     cuts_silently: bool = False
-    renew: Callable[[Abort], None] | None = None
-    """Gets a new access token in place of one that was refused; raises ``ModelCallError``. ``None`` for a key."""
+    renew: Callable[[Abort], None] = refuse_to_renew
+    """Gets a new access token in place of one that was refused; raises ``ModelCallError``."""
+
+    @property
+    def can_renew(self) -> bool:
+        """Whether it is asked with an access token, and not with a key."""
+        return self.renew is not refuse_to_renew
 
 
 _ROUTES_KEPT = 256
@@ -105,7 +115,7 @@ class ProviderChain:
         route = self._routes.get(wanted)
         if route is None:
             route = self._build_route(model, position, credential)
-            if route.renew is None:  # a login's remembers the token of one call
+            if not route.can_renew:  # a login's remembers the token of one call
                 self._keep_route(wanted, route)
         return route
 
@@ -148,9 +158,9 @@ class ProviderChain:
 
     def _build_provider(
         self, wire: str, endpoint: Endpoint, login: Login | None
-    ) -> tuple[Provider, Callable[[Abort], None] | None]:
+    ) -> tuple[Provider, Callable[[Abort], None]]:
         if login is None or self._grants is None:
-            return get_shared_provider(wire, endpoint), None
+            return get_shared_provider(wire, endpoint), refuse_to_renew
         provider = LoginProvider(wire, endpoint, login, self._grants)
         return provider, provider.renew
 

@@ -125,8 +125,8 @@ class LoginTokens:
                         return self._open_token(login, state)
                     if failure is not None:
                         raise failure
-                case LoginUsability.ABANDONED if _is_single_use(login, state):
-                    assert state.claim is not None  # somebody abandoned it; used again, the token would be used twice
+                case LoginUsability.ABANDONED if state.claim is not None and _is_single_use(login, state):
+                    # Used again, the refresh token would be used twice.
                     self._store.revoke(
                         login.name, state.claim, _format_lost(login, "the worker that exchanged it vanished")
                     )

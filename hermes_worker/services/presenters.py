@@ -54,19 +54,12 @@ def build_call_detail(found: RecordedRequest) -> CallDetailObject:
 
 def build_wait_object(view: WaitView, source: str) -> WaitObject:
     """Build an open question, with its session as a caller from ``source`` names it."""
-    return WaitObject(
+    return WaitObject.from_record(
+        view,
         id=view.wait_id,
         code=format_question_code(view.wait_id),
-        run_id=view.run_id,
-        title=view.title,
-        tenant=view.tenant,
         session_id=view.session.choose_reference(source),
-        kind=view.kind,
-        tool=view.tool,
-        iteration=view.iteration,
-        position=view.position,
         created_at=view.opened_at,
-        expires_at=view.expires_at,
         command=_read_command(view.request),
         directory=_read_text(view.request, "directory"),
         description=_read_text(view.request, "description"),
@@ -80,23 +73,15 @@ def build_wait_object(view: WaitView, source: str) -> WaitObject:
 def build_decision_object(each: ClosedQuestion, source: str) -> DecisionObject:
     """Build a closed question, with its session as a caller from ``source`` names it."""
     lasts = each.outcome in (ApprovalChoice.SESSION.value, ApprovalChoice.ALWAYS.value)
-    return DecisionObject(
+    return DecisionObject.from_record(
+        each,
         id=each.wait_id,
-        run_id=each.run_id,
-        title=each.title,
-        tenant=each.tenant,
         session_id=each.session.choose_reference(source),
-        kind=each.kind,
-        tool=each.tool,
         call=_format_place(each.iteration, each.position),
         command=_read_command(each.request),
         description=_read_text(each.request, "description"),
         question=_read_text(each.request, "question"),
         created_at=each.opened_at,
-        closed_at=each.closed_at,
-        outcome=each.outcome,
-        by=each.by,
-        reason=each.reason,
         changed_arguments=show_invisible(redact(each.changed_arguments)) if each.changed_arguments else None,
         permits="; ".join(read_pattern_keys(each.request)) or None if lasts else None,
     )

@@ -37,7 +37,7 @@ class ServersUrl:
 def parse_servers_url(url: str) -> ServersUrl:
     """Takes any text; what is no URL has no scheme."""
     found = _URL.fullmatch(url)
-    assert found is not None  # every part of the pattern may be empty
+    assert found is not None  # the library's type: every part of the pattern may be empty
     who, _, servers = (found["place"] or "").rpartition("@")
     return ServersUrl(
         scheme=(found["scheme"] or "").lower(),

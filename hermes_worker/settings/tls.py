@@ -5,10 +5,16 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.settings import ServerSettings
+
+
+class _TlsFiles(NamedTuple):
+    certificate: Path
+    key: Path | None
+    client_ca: Path | None
 
 
 class RenewingContext(ssl.SSLContext):
@@ -19,30 +25,30 @@ class RenewingContext(ssl.SSLContext):
     again when one of them changes.
     """
 
-    _server: ServerSettings
+    _files: _TlsFiles
     _read: tuple[object, ...]
     _held: ssl.SSLContext
     _tell: Callable[[ConfigurationError | None], None]
 
     @classmethod
-    def for_server(cls, server: ServerSettings, tell: Callable[[ConfigurationError | None], None]) -> RenewingContext:
+    def for_files(cls, files: _TlsFiles, tell: Callable[[ConfigurationError | None], None]) -> RenewingContext:
         """``tell`` is called after each change: with what is wrong with the files, or with ``None`` when they are used
         from now on. Raises ``ConfigurationError`` for files that cannot be used now."""
         context = cls(ssl.PROTOCOL_TLS_SERVER)
-        context._server, context._tell = server, tell
-        context._read = _compute_stamps(server)
-        context._held = _build_context(server)
+        context._files, context._tell = files, tell
+        context._read = _compute_stamps(files)
+        context._held = _build_context(files)
         return context
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:  # asyncio asks for it, once a connection
-        if (stamps := _compute_stamps(self._server)) != self._read:
+        if (stamps := _compute_stamps(self._files)) != self._read:
             self._read = stamps
             self._renew()
         return self._held.wrap_bio(*arguments, **options)
 
     def _renew(self) -> None:
         try:
-            self._held = _build_context(self._server)
+            self._held = _build_context(self._files)
         except ConfigurationError as error:
             self._tell(error)
         else:
@@ -60,29 +66,27 @@ def build_server_context(
                 "server.tls_key and server.tls_client_ca need server.tls_certificate (HERMES_SERVER_TLS_CERTIFICATE)"
             )
         return None
-    return RenewingContext.for_server(server, tell)
+    return RenewingContext.for_files(_TlsFiles(server.tls_certificate, server.tls_key, server.tls_client_ca), tell)
 
 
-def _build_context(server: ServerSettings) -> ssl.SSLContext:
+def _build_context(files: _TlsFiles) -> ssl.SSLContext:
     """What the files hold now. Raises ``ConfigurationError``."""
-    assert server.tls_certificate is not None
     try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=server.tls_client_ca)
-        context.load_cert_chain(server.tls_certificate, server.tls_key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.client_ca)
+        context.load_cert_chain(files.certificate, files.key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
-            f"the API cannot use its certificate {str(server.tls_certificate)!r} with the files of server.tls_key and "
+            f"the API cannot use its certificate {str(files.certificate)!r} with the files of server.tls_key and "
             f"server.tls_client_ca: {error.strerror or error}"
         ) from error
-    if server.tls_client_ca is not None:
+    if files.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def _compute_stamps(server: ServerSettings) -> tuple[object, ...]:
+def _compute_stamps(files: _TlsFiles) -> tuple[object, ...]:
     """Another value when one of the files is another one or says something else."""
-    paths = (server.tls_certificate, server.tls_key, server.tls_client_ca)
-    return tuple(_compute_stamp(path) for path in paths if path is not None)
+    return tuple(_compute_stamp(path) for path in files if path is not None)
 
 
 def _compute_stamp(path: Path) -> object:

@@ -26,7 +26,7 @@ from hermes_worker.core.run import Call, CallStatus, Run, RunStatus, WaitKind
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared, fetch_rows
 from hermes_worker.store.engine.sealing import coalesce_texts
-from hermes_worker.store.engine.storable_texts import make_storable as make_storable
+from hermes_worker.store.engine.stored_texts import make_storable as make_storable
 from hermes_worker.store.prefixes import find_prefix
 from hermes_worker.store.row_keys import RunKey, SessionKey
 from hermes_worker.store.runs.step_statements import INSERT_MESSAGE, MessageRow

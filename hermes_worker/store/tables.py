@@ -21,8 +21,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from hermes_worker.core.home_paths import JOB_DIRECTORY, WORKSPACE_ROOT
-from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import SealedText
+from hermes_worker.store.engine.stored_texts import PlacedText
 
 metadata = sa.MetaData(
     naming_convention={

@@ -321,7 +321,6 @@ def rewrite_file(database: Database) -> None:
     meanwhile."""
     if database.is_sqlite:
         with database.engine.connect() as connection:
-            driver = connection.connection.dbapi_connection
-            assert driver is not None
+            driver = connection.connection.cursor()  # below SQLAlchemy, which would begin a transaction
             driver.execute("vacuum")
             driver.execute("pragma wal_checkpoint(truncate)")

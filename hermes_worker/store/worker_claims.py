@@ -93,16 +93,9 @@ def load_workers(database: Database) -> list[WorkerObject]:
         steps = [*_load_steps(connection, "model", _MODEL_STEPS), *_load_steps(connection, "tool", _TOOL_STEPS)]
     steps.sort(key=lambda pair: pair[1].claimed_at)
     return [
-        WorkerObject(
-            worker_id=row.worker_id,
-            name=row.name,
+        WorkerObject.from_record(
+            row,
             queues=[name for name in row.queues.split(",") if name],
-            started_at=row.started_at,
-            expires_at=row.expires_at,
-            version=row.version,
-            slots=row.slots,
-            draining_at=row.draining_at,
-            sandbox=row.sandbox,
             held=dict(counts.get(row.pk, {})),
             steps=[step for owner, step in steps if owner == row.pk],
         )

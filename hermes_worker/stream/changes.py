@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -66,16 +67,21 @@ class ChangedLists:
 class _WatchedLists:
     """The lists of one tenant, while they have readers."""
 
+    look: Callable[[_WatchedLists], Coroutine[None, None, None]]
+    """Keeps looking for what changes, until it is cancelled."""
     marks: dict[ListKind, str] = field(default_factory=dict)
     readers: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, when a mark changes."""
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self.look(self))
 
     @property
     def is_looked_at(self) -> bool:
         """Whether looks go on. Not after a defect has ended them: the readers come back, and the looks begin anew."""
-        return self.task is not None and not self.task.done()
+        return not self.task.done()
 
     def wake(self) -> None:
         self.news.set()
@@ -116,8 +122,7 @@ class ChangeWatchers:
         if self.count >= READERS_MAX:
             raise TooManyReaders(ReadersOf.SERVER)
         if watched is None:
-            watched = self._watched[tenant] = _WatchedLists()
-            watched.task = asyncio.get_running_loop().create_task(self._keep_looking(tenant, watched))
+            watched = self._watched[tenant] = _WatchedLists(partial(self._keep_looking, tenant))
         watched.readers += 1
         try:
             yield
@@ -125,7 +130,6 @@ class ChangeWatchers:
             watched.readers -= 1
             if watched.readers == 0:
                 del self._watched[tenant]
-                assert watched.task is not None
                 watched.task.cancel()
 
     async def follow_changes(

@@ -227,14 +227,14 @@ class Followers:
         self._is_waking = False
         self._end = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._call_in_loop: Callable[[Callable[[], None]], object] = lambda tell: None
         self.is_broker_up = True
         """Whether the last read of live entries succeeded."""
         self.is_closing = False
 
     def start(self) -> None:
         """Begin, or begin anew after a ``stop``."""
-        self._loop = asyncio.get_running_loop()
+        self._call_in_loop = asyncio.get_running_loop().call_soon_threadsafe
         self.is_closing = False
         self._end.clear()
         self._threads.clear()
@@ -407,9 +407,8 @@ class Followers:
                 feed.note_rows(seq)
 
     def _post(self, tell: Callable[[], None]) -> None:
-        assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(tell)
+            self._call_in_loop(tell)
         except RuntimeError:
             self._end.set()  # the loop is closed, and with it every reader
 

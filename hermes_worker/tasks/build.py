@@ -331,7 +331,7 @@ def build_workspace_collector(shared: SharedParts, needs: WorkspaceNeeds) -> Wor
 
 def build_delivery_parts(shared: SharedParts) -> DeliveryContext:
     from hermes_worker.store.outbox.deliveries import Deliveries
-    from hermes_worker.store.runs.progress import load_progress
+    from hermes_worker.store.runs.views import load_progress
     from hermes_worker.stream.live import read_reply_text
     from hermes_worker.tasks.deliver import DeliveryContext
     from hermes_worker.tasks.previews import ChatPace

@@ -157,9 +157,8 @@ class _DeliveryAttempt:
             missing = [format_reference(ChatRef(target)) for target in found.targets if target not in others]
             return self._parts.outbox.expand(claim, missing)
         target = found.targets[0]
-        if claim.is_preview:
-            assert claim.run_id is not None  # a preview is of a run; sent as a message it would be an answer
-            return self._send_preview(target, claim.run_id)
+        if claim.previewed_run_id is not None:
+            return self._send_preview(target, claim.previewed_run_id)
         if Adjustment.BUTTONS_GONE in claim.adjustments:
             return self._take_buttons_away(target)
         if named != format_reference(ChatRef(target)).lower() and target.platform != LOCAL and not self._is_replayed:

@@ -57,8 +57,7 @@ class CommandGuardian:
         """
         with self._lock:
             if self._pipe is None or self._companion is None or self._companion.poll() is not None:
-                self._start()
-            assert self._pipe is not None
+                return self._start()
             return os.dup(self._pipe)
 
     def note_entered(self, pid: int, tag: str) -> None:
@@ -88,7 +87,8 @@ class CommandGuardian:
         with self._lock:
             self._close()
 
-    def _start(self) -> None:
+    def _start(self) -> int:
+        """Start the companion, enter what is listed, and return an entrance."""
         self._close()
         if not self._is_registered:
             # Here and not on import, so that a process that runs no commands carries none of this.
@@ -113,8 +113,10 @@ class CommandGuardian:
         finally:
             os.close(read_end)
         self._pipe = write_end
+        entrance = os.dup(write_end)  # before the lines: a companion that is killed meanwhile closes the pipe
         for pid, tag in self._listed.items():
             self._write_line(f"+ {pid} {tag}\n")
+        return entrance
 
     def _write_line(self, line: str) -> None:
         if self._pipe is None:

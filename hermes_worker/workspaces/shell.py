@@ -203,6 +203,8 @@ class _StartedCommand:
         self.output = OutputBuffer(command.output_bytes_max)
         self.errors = OutputBuffer(command.output_bytes_max)
         self.verdict = KeeperVerdict()
+        self.exit_code = 128 + signal.SIGKILL
+        """The exit code as shells count, 128 and the signal's number when a signal ended it; set by ``close``."""
         self.variables: Mapping[str, str] = {}
         """The variables that its confinement added to its environment."""
         self._deadline = time.monotonic() + command.timeout_s
@@ -238,13 +240,6 @@ class _StartedCommand:
                 self._pipes[read_end] = collected
                 ends.append(write_end)
             return self._start(command, (ends[0], ends[-1]), state)
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code as shells count: 128 and the signal's number when a signal ended it."""
-        code = self._process.returncode
-        assert code is not None, "close() has waited for it"
-        return 128 - code if code < 0 else code
 
     def wait(self, should_stop: Callable[[], bool]) -> Ending:
         """Collect output until the shell exits, the time is over or ``should_stop`` turns true."""
@@ -312,11 +307,12 @@ class _StartedCommand:
         if not self._has_exited() and not self._is_ended_by_keeper(signal.SIGUSR1):
             self._kill_until_gone(self._list_family)
         try:
-            self._process.wait(_KILL_GRACE_S)
+            code = self._process.wait(_KILL_GRACE_S)
         except subprocess.TimeoutExpired:
             # Stuck in the kernel. The guardian keeps it listed; nothing else can be done about it.
             self._process.returncode = -signal.SIGKILL
         else:
+            self.exit_code = 128 - code if code < 0 else code
             guardian.release(self._process.pid)
         self._resources.close()
         if self._process_descriptor is not None:

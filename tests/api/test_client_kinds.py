@@ -9,9 +9,10 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from fastapi.routing import APIRoute
@@ -41,6 +42,7 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.extension import load_reference
 from hermes_worker.features.deliveries import operations as of_deliveries
 from hermes_worker.operation import KEY_HEADER, ApiAnswer, ApiRequest
+from hermes_worker.resource import Resource
 from hermes_worker.schemas.sessions import SessionObject
 
 REPLY = ModelReply(text="Hello world", usage=Usage(input=3, output=2))
@@ -417,6 +419,29 @@ def test_a_word_that_a_later_server_added_to_a_list_is_read() -> None:
     for wrong in (5, None):
         error = read(state=wrong)
         assert isinstance(error, UnavailableError) and "(state: " in str(error)
+
+
+def test_a_resource_has_what_its_record_calls_so_and_what_it_is_given() -> None:
+    class Shown(Resource):
+        name: str
+        size: int
+        count: int = 0
+        url: str | None = None
+
+    class Row(NamedTuple):  # a tuple has a method "count"
+        name: str
+        size: int
+        secret: str
+
+    @dataclass(frozen=True, slots=True)
+    class View:
+        name: str
+        size: int
+        secret: str
+
+    for record in (Row("a", 1, "s"), View("a", 1, "s")):
+        shown = Shown.from_record(record, size=2, url="u")
+        assert shown.model_dump() == {"name": "a", "size": 2, "count": 0, "url": "u"}
 
 
 def test_fields_that_a_later_server_added_are_read() -> None:

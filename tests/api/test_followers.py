@@ -159,7 +159,7 @@ def test_what_was_written_while_a_reader_came_is_looked_for_soon() -> None:
 
     async def follow_one() -> News | None:
         following = Followers(client=Mock(), runs=Mock(), views=views, policy=FollowPolicy(rows_every_s=1e6))
-        following._loop = asyncio.get_running_loop()
+        following._call_in_loop = asyncio.get_running_loop().call_soon_threadsafe
         with following.follow("run") as feed:
             return await feed.wait_for_news(100)
 

@@ -15,7 +15,7 @@ from hermes_worker.cli import doctor_fleet
 from hermes_worker.cli.doctor_findings import Grade
 from hermes_worker.cli.doctor_repairs import REPAIRS
 from hermes_worker.settings import Settings, load_settings
-from hermes_worker.store import sizes
+from hermes_worker.store import whole_database
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.jobs.jobs import Jobs
@@ -109,13 +109,13 @@ def test_pages_that_hold_nothing_are_told_and_given_back(
         connection.execute(sa.text("insert into ballast values (:words)"), {"words": "x" * 4_000_000})
     with store.database.write() as connection:
         connection.execute(sa.text("drop table ballast"))
-    monkeypatch.setattr(sizes, "_FREE_BYTES_NOTED", 1_000_000)
+    monkeypatch.setattr(whole_database, "_FREE_BYTES_NOTED", 1_000_000)
     grade, text = said(doctor_fleet.check_size)
     assert grade == "note"
     assert "hold nothing; 'doctor --fix' gives them back" in text
     assert repaired()["size"].startswith("gave back ")
     assert said(doctor_fleet.check_size)[0] == "ok"
-    assert sizes.measure_size(store.database).free_bytes == 0
+    assert whole_database.measure_size(store.database).free_bytes == 0
     assert repaired() == {}
 
 

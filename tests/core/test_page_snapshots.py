@@ -108,7 +108,7 @@ def test_whatever_a_page_says_is_read_without_an_error(names: list[str], junk: s
     text = "\n".join(f"{'  ' * depth}- button {json.dumps(name)} [ref=e{depth}]" for depth, name in enumerate(names))
     for page in (text, junk, f"{text}\n{junk}"):
         for one in parse_elements(page):
-            if one.ref is not None:
+            if one.ref:
                 find_same_element(at(page), at(page), one.ref)
         compact_snapshot(page)
         mask_secrets(page, [junk])

@@ -535,7 +535,7 @@ WITH_VALKEY = textwrap.dedent(
     from hermes_worker.local.valkey import EmbeddedValkey
 
     valkey = EmbeddedValkey(Path(sys.argv[1]))
-    spec = ChildSpec(name="valkey", argv=valkey.prepare(), env={}, ready=valkey.is_ready, pass_fds=(valkey.lock_fd,))
+    spec = ChildSpec(name="valkey", argv=valkey.prepare(), env={}, ready=valkey.is_ready, pass_fds=valkey.pass_fds)
     sys.exit(Supervisor([spec]).run(lambda: print(valkey.url, flush=True)))
     """
 )

@@ -21,9 +21,9 @@ from hermes_worker.core.run_writers import MemoryWriter
 from hermes_worker.gateway.inbound import InboundHandler
 from hermes_worker.gateway.received import ReceivedEvent
 from hermes_worker.store.access.audit import AuditLog
+from hermes_worker.store.gateway import KnownChats
 from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import Jobs
-from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.tables import messages, runs, sessions
 from hermes_worker.tasks.iteration.planning import read_tool_names

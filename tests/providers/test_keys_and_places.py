@@ -183,7 +183,7 @@ def test_logins_are_used_before_keys(tmp_path: Path) -> None:
     assert list(names[:2]) == [login.name for login in list_logins(settings)]
     routes = [made.resolve_route("", 0, name) for name in names]
     assert [route.credential for route in routes] == list(names)
-    assert [route.renew is not None for route in routes] == [True, True, False]
+    assert [route.can_renew for route in routes] == [True, True, False]
 
 
 def test_one_login_needs_no_key_and_makes_no_pool(tmp_path: Path) -> None:

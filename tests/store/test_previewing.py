@@ -30,7 +30,7 @@ from hermes_worker.core.rate_limits import RateLimits
 from hermes_worker.core.replay import Replay
 from hermes_worker.models.governor import CallPermit, CredentialRef
 from hermes_worker.store.outbox.deliveries import enqueue_preview
-from hermes_worker.store.runs.progress import load_progress
+from hermes_worker.store.runs.views import load_progress
 from hermes_worker.store.tables import deliveries, runs
 from hermes_worker.tasks.message_parts import split_report
 from hermes_worker.tasks.previews import ChatPace
@@ -326,7 +326,7 @@ def test_a_run_that_ends_while_its_preview_is_shown_is_delivered(showing: Showin
     effect = SendDelivery(run_id="", delivery_id=view.delivery_id, attempt=1)
     claim = showing.outbox.claim(effect, showing.parts.leases.owner)
     assert claim is not None
-    assert claim.is_preview
+    assert claim.previewed_run_id
     hints = showing.store.answer(run_id, ModelReply(text="The answer."))
     assert [hint for hint in hints if isinstance(hint.effect, SendDelivery)] == []
     showing.outbox.record_preview(claim, PreviewResult(standing=claim.standing, delay_s=None))

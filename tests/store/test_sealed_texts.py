@@ -21,7 +21,6 @@ from hermes_worker.core.replay import Replay
 from hermes_worker.core.run import RunStatus
 from hermes_worker.store import text_keys as module
 from hermes_worker.store.engine.database import Database
-from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import (
     CLEAR,
     MARK,
@@ -35,6 +34,7 @@ from hermes_worker.store.engine.sealing import (
     coalesce_texts,
     derive_key_id,
 )
+from hermes_worker.store.engine.stored_texts import PlacedText
 from hermes_worker.store.runs.families import Families
 from hermes_worker.store.tables import blobs, events, messages, tool_calls
 from hermes_worker.store.text_keys import (

@@ -43,11 +43,10 @@ from hermes_worker.store.artifacts.uploads import NewUpload, Uploads
 from hermes_worker.store.configurations import Configurations
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.sealing import Sealer, build_text_keys
-from hermes_worker.store.gateway import GatewayRows
+from hermes_worker.store.gateway import GatewayRows, KnownChats
 from hermes_worker.store.jobs.job_rows import JobProgress
 from hermes_worker.store.jobs.jobs import JobEdit, Jobs
 from hermes_worker.store.key_states import KeyStates
-from hermes_worker.store.known_chats import KnownChats
 from hermes_worker.store.outbox.alerts import AlertPolicy, send_test_alert, set_alert_targets
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.rewinds import Rewind

@@ -6,16 +6,16 @@ import pytest
 import sqlalchemy as sa
 from support.store import Store
 
-from hermes_worker.store import sizes
+from hermes_worker.store import whole_database
 from hermes_worker.store.tables import maintenance
 
 
 def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     database = store.database
-    monkeypatch.setattr(sizes, "_FREE_BYTES_NOTED", 1_000_000)
-    monkeypatch.setattr(sizes, "_DEAD_ROWS_NOTED", 20)
-    sizes.reclaim_space(database)  # what others did in this database
-    assert "maintenance" not in sizes.measure_size(database).dead_rows
+    monkeypatch.setattr(whole_database, "_FREE_BYTES_NOTED", 1_000_000)
+    monkeypatch.setattr(whole_database, "_DEAD_ROWS_NOTED", 20)
+    whole_database.reclaim_space(database)  # what others did in this database
+    assert "maintenance" not in whole_database.measure_size(database).dead_rows
     with database.write() as connection:
         # Few enough for autovacuum to leave them alone, and long only where their pages count.
         words = "x" * 100_000 if database.is_sqlite else ""
@@ -25,11 +25,11 @@ def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: py
         connection.execute(sa.delete(maintenance).where(maintenance.c.ran_at == 0.0))
         if not database.is_sqlite:
             connection.execute(sa.text("select pg_stat_force_next_flush()"))
-    before = sizes.measure_size(database)
+    before = whole_database.measure_size(database)
     assert before.is_bloated
     assert ("maintenance" in dict(before.dead_rows)) is not database.is_sqlite
-    sizes.reclaim_space(database)
-    after = sizes.measure_size(database)
+    whole_database.reclaim_space(database)
+    after = whole_database.measure_size(database)
     # Connections that other tests left to this server report their dead rows when they like.
     assert "maintenance" not in after.dead_rows
     assert not after.is_bloated or not database.is_sqlite

@@ -7,7 +7,7 @@ from support.store import Store, asks
 
 from hermes_worker.core.replay import Replay
 from hermes_worker.store.runs.runs import RunNotFound
-from hermes_worker.store.runs.tree_shapes import load_tree
+from hermes_worker.store.runs.trees import load_tree
 
 
 def test_every_run_of_a_tree_is_shown_from_each_of_them(store: Store) -> None:

@@ -24,7 +24,7 @@ UNTYPED = {
     "hooks/calls.py _load_texts": "the data of an event, as JSON",
     "hooks/pending_calls.py _build_insert": "a statement, before it is prepared",
     "engine/sealing.py SealedText": "what SQLAlchemy hands to a type",
-    "engine/storable_texts.py": "what SQLAlchemy hands to its listeners before it executes",
+    "engine/stored_texts.py": "what SQLAlchemy hands to its listeners before it executes",
     "engine/pooler.py": "a connection of the driver, as above",
     "sessions.py Sessions": "columns to be written",
     "sessions.py list_turn_messages": "rows of a transcript, as JSON",

@@ -13,7 +13,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.features.webhooks.rows import Webhooks
 from hermes_worker.store.access.logins import Logins
 from hermes_worker.store.access.principals import Tenants
-from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.engine.stored_texts import make_storable
 from hermes_worker.store.jobs.jobs import Jobs
 from hermes_worker.store.outbox.deliveries import Deliveries
 from hermes_worker.store.tables import webhook_events

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import redis
 
@@ -191,15 +191,9 @@ class WarmZygote(LabZygote):
 
     _MAIN = "from hermes_worker.lab import zygote; zygote.main()"
 
-    def __enter__(self) -> LabZygote:
-        (requests, asking), (answering, answers) = os.pipe(), os.pipe()
-        with os.fdopen(requests) as stdin, os.fdopen(answers, "w") as stdout, self._log.open("a") as log:
-            arguments = ["-c", self._MAIN, *self._more_imports]
-            process: Any = WarmProcess(arguments, self._environ, None, (stdin, stdout, log))
-        process.stdin, process.stdout = os.fdopen(asking, "w"), os.fdopen(answering)
-        self._process = process
-        self._read()
-        return self
+    def _start_program(self, channel: int, log: IO[str]) -> Any:
+        with os.fdopen(channel, "rb", closefd=False) as both:
+            return WarmProcess(["-c", self._MAIN, *self._more_imports], self._environ, None, (both, both, log))
 
 
 @cache

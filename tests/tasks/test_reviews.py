@@ -32,7 +32,7 @@ from hermes_worker.features.spend.rows import SpendBy, SpendQuery, load_spend
 from hermes_worker.store.runs.budgets import load_budget
 from hermes_worker.store.runs.limits import TenantLimits
 from hermes_worker.store.runs.listing import Listing, RunFilter
-from hermes_worker.store.runs.tree_shapes import load_tree
+from hermes_worker.store.runs.trees import load_tree
 from hermes_worker.store.runs.writers import RunWriters
 from hermes_worker.store.search.finding import MessageSearch, Search
 from hermes_worker.store.search.indexing import Indexer

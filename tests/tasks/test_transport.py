@@ -151,7 +151,7 @@ def old_server_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(valkey_module, "find_version", lambda binary: "6.2.0")
     server = EmbeddedValkey(directory, is_durable=False, has_administrator=True)
     process = subprocess.Popen(
-        [*server.prepare(), "--rename-command", "BLMPOP", ""], pass_fds=[server.lock_fd], stdout=subprocess.DEVNULL
+        [*server.prepare(), "--rename-command", "BLMPOP", ""], pass_fds=server.pass_fds, stdout=subprocess.DEVNULL
     )
     try:
         while not server.is_ready():

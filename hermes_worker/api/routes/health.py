@@ -25,7 +25,7 @@ from hermes_worker.observe import broker_outage
 from hermes_worker.schemas.capabilities import Health
 from hermes_worker.services.submission import InvalidSubmission, resolve_model
 from hermes_worker.settings import Settings
-from hermes_worker.store import writability
+from hermes_worker.store import whole_database
 from hermes_worker.store.revisions import find_newest, load_revision
 from hermes_worker.wiring import Client
 
@@ -109,7 +109,7 @@ def _find_database_trouble(client: Client) -> str | None:
         # The log of writes is overwritten in place, so one small row may still find room.
         return "the database cannot write; make room on its disk"
     try:
-        writability.require_writable(client.database)
+        whole_database.require_writable(client.database)
     except UnavailableError as error:
         # Not the server's own words behind it: they may name hosts and files, and anybody may ask here.
         return str(error).partition(": ")[0]

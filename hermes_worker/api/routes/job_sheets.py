@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -14,7 +14,6 @@ from hermes_worker.api.context import Context
 from hermes_worker.api.errors import RouteRefusal, answer_errors
 from hermes_worker.core.principals import KeyScope
 from hermes_worker.schemas.jobs import FullJobSheet, JobSheet, JobSheetList
-from hermes_worker.store.jobs.job_rows import JobRow
 from hermes_worker.store.jobs.jobs import JobNotFound, Jobs
 from scheduler import jobs as work
 from scheduler.schedule import iterate_slots
@@ -32,7 +31,7 @@ router = APIRouter(
 async def list_job_sheets(context: Context, caller: Caller) -> JobSheetList:
     """All jobs, with all that their rows say."""
     found = await context.call_store(Jobs(context.client.database, caller.tenant).list_jobs)
-    return JobSheetList(data=[JobSheet(**_copy_facts(row)) for row in found])
+    return JobSheetList(data=[JobSheet.from_record(row) for row in found])
 
 
 @router.get("/{job_id}", response_model=FullJobSheet, responses=schema.declare_errors(404))
@@ -51,8 +50,4 @@ def _build_sheet(jobs: Jobs, job_id: str, slots: int) -> FullJobSheet:
     now = jobs.read_clock()
     schedule = work.JobSpec.from_json(row.definition).parse_schedule_at(now)
     coming = [slot.timestamp() for slot in islice(iterate_slots(schedule, datetime.fromtimestamp(now, UTC)), slots)]
-    return FullJobSheet(**_copy_facts(row), last_delivery_error=jobs.find_delivery_error(row.pk), slots=coming)
-
-
-def _copy_facts(row: JobRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in JobRow.__slots__ if name != "pk"}
+    return FullJobSheet.from_record(row, last_delivery_error=jobs.find_delivery_error(row.pk), slots=coming)

@@ -15,7 +15,7 @@ from hermes_worker.api.routes.runs import build_run_object
 from hermes_worker.schemas.runs import CallDetailObject, CallList, TreeObject, TreeRunObject
 from hermes_worker.services.presenters import build_call_detail, build_entry_object
 from hermes_worker.store.runs.call_ledger import CallNotFound, Ledger
-from hermes_worker.store.runs.tree_shapes import TREE_RUNS_MAX, TreeNode, load_tree
+from hermes_worker.store.runs.trees import TREE_RUNS_MAX, TreeNode, load_tree
 
 router = APIRouter(
     prefix="/v1/runs",

@@ -43,15 +43,11 @@ async def open_key_state(context: Context, credential: str) -> KeyStateObject:
 
 
 def _build_state_object(row: KeyRow) -> KeyStateObject:
-    return KeyStateObject(
-        credential=row.credential,
-        provider=row.provider,
+    return KeyStateObject.from_record(
+        row,
         condition=row.state.condition.value,
         since=row.state.since,
         epoch=row.state.epoch,
         probes=row.state.probes,
         probe_at=row.state.probe_at,
-        is_probed=row.is_probed,
-        parked=row.parked,
-        reason=row.reason,
     )

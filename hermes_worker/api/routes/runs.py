@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Header, Query, Response
@@ -318,19 +318,14 @@ _PRIORITY: Mapping[Priority, Literal["low", "high"] | None] = {
     Priority.NORMAL: None,
     Priority.HIGH: "high",
 }
-_CONVERTED = {"delegated", "doubtful_cost_usd", "error", "exit_reason", "priority", "tags", "undelivered", "usage"}
-_SHOWN_AS_STORED = tuple(
-    each.name for each in fields(RunView) if each.name in RunObject.model_fields.keys() - _CONVERTED
-)
-"""Fields that a run has under the same name and with the same value."""
 
 
 def build_run_object(view: RunView, calls: CallSummary | None = None, *, source: str = "api") -> RunObject:
     """Build a run as lists show it, with its session as a caller from ``source`` names it; with ``calls``, as it is
     shown alone."""
     has_ended = view.status.is_terminal
-    return RunObject(
-        **{name: getattr(view, name) for name in _SHOWN_AS_STORED},
+    return RunObject.from_record(
+        view,
         session_id=view.session.choose_reference(source),
         delegated=view.delegated or None,
         tags=list(view.tags) or None,
@@ -344,7 +339,7 @@ def build_run_object(view: RunView, calls: CallSummary | None = None, *, source:
         interrupted=view.is_interrupted if has_ended else None,
         estimated_cost_usd=None if view.cost_usd is None else float(view.cost_usd),
         doubtful_cost_usd=float(view.doubtful_cost_usd) or None,
-        undelivered=[UndeliveredObject(**asdict(each)) for each in redact_deliveries(view).undelivered] or None,
+        undelivered=[UndeliveredObject.from_record(each) for each in redact_deliveries(view).undelivered] or None,
         tool_calls=calls,
     )
 

@@ -97,14 +97,10 @@ def _list_settings(client: Client, about: SettingsScope, prefix: str) -> Setting
 
 def _build_object(told: SettingWithSource) -> SettingObject:
     which = OVERRIDABLE.get(told.key)
-    return SettingObject(
-        key=told.key,
-        variable=told.variable,
+    return SettingObject.from_record(
+        told,
         value=None if told.value is None else redact(told.value),
-        is_secret=told.is_secret,
-        is_set=told.is_set,
         layer=told.layer.value,
-        origin=told.origin,
         is_live=which is not None,
         overridable_for=list(which.levels) if which else [],
         description=told.doc,

@@ -245,15 +245,10 @@ class ChatCompletion(BaseModel):
 def build_session_object(view: SessionView, source: str = "api") -> SessionObject:
     """Build a session's object, named as a caller from ``source`` names it."""
     known_as = view.label.choose_reference(source)
-    return SessionObject(
+    return SessionObject.from_record(
+        view,
         id=known_as,
-        source=view.source,
-        model=view.model,
-        title=view.title,
         started_at=view.created_at,
-        ended_at=view.ended_at,
-        end_reason=view.end_reason,
-        message_count=view.message_count,
         tool_call_count=view.totals.tool_calls,
         input_tokens=view.totals.input,
         output_tokens=view.totals.output,
@@ -264,27 +259,19 @@ def build_session_object(view: SessionView, source: str = "api") -> SessionObjec
         has_unknown_cost=bool(view.totals.unpriced_runs),
         api_call_count=view.totals.iterations,
         parent_session_id=view.parent.choose_reference(source) if view.parent else None,
-        last_active=view.last_active,
-        preview=view.preview,
         lineage_root_id=known_as,
         has_model_config=view.asks_model is not None,
-        is_at_work=view.is_at_work,
-        archived_at=view.archived_at,
     )
 
 
 def build_found_object(found: FoundMessage, source: str = "api") -> FoundObject:
     """Build a found message's object; its session is named as a caller from ``source`` names it."""
-    return FoundObject(
+    return FoundObject.from_record(
+        found,
         session_id=found.session.choose_reference(source),
         message_id=found.seq,
         role=found.role.value,
         timestamp=found.at,
-        title=found.title,
-        source=found.source,
-        model=found.model,
-        hits=found.hits,
-        snippet=found.snippet,
     )
 
 

@@ -40,7 +40,7 @@ def run_here(command: str, show: Callable[[str], None]) -> OwnCommand:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{shell!r} cannot be started: {error}") from None
     with process:
-        assert process.stdout is not None
+        assert process.stdout is not None  # the library's type
         try:
             for line in process.stdout:
                 show(line.rstrip("\r\n"))

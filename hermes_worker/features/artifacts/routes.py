@@ -60,14 +60,9 @@ async def list_artifacts(context: Context, run_id: OwnRun) -> ArtifactList:
 
 def _build_artifact_object(context: ApiContext, view: ArtifactView, expires_at: int) -> ArtifactObject:
     signature = context.proofs.sign(_build_signed_text(view, expires_at))
-    return ArtifactObject(
+    return ArtifactObject.from_record(
+        view,
         id=view.artifact_id,
-        path=view.path,
-        size=view.size,
-        sha256=view.sha256,
-        media_type=view.media_type,
-        modified_at=view.modified_at,
-        created_at=view.created_at,
         url=f"/v1/artifacts/{view.artifact_id}/content?expires={expires_at}&signature={signature}",
         url_expires_at=expires_at,
     )

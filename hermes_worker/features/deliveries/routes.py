@@ -141,19 +141,11 @@ async def list_dead_targets(context: Context, caller: Caller) -> DeadTargetList:
 
 
 def _build_delivery_object(view: DeliveryView) -> DeliveryObject:
-    return DeliveryObject(
-        delivery_id=view.delivery_id,
-        run_id=view.run_id,
-        job_id=view.job_id,
+    return DeliveryObject.from_record(
+        view,
         target=redact_target(view.target),
-        state=view.state,
-        attempts=view.attempts,
         may_be_duplicate=view.is_in_doubt,
-        not_before=view.not_before,
         receipt=redact(view.receipt) if view.receipt else None,
-        error_kind=view.error_kind,
         error=redact(view.error) if view.error else None,
-        created_at=view.created_at,
-        settled_at=view.settled_at,
         is_retried=view.is_retried,
     )

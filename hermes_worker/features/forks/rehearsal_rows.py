@@ -16,11 +16,11 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.core.run import OPEN_STATUSES, RunStatus, WaitKind
 from hermes_worker.core.sources import EVALUATION_SOURCE
 from hermes_worker.store.clock import SWEEP
-from hermes_worker.store.copies import copy_sqlite
 from hermes_worker.store.engine.database import Database
 from hermes_worker.store.engine.prepared import fetch_rows
 from hermes_worker.store.migrate import build_schema
 from hermes_worker.store.tables import maintenance, runs, schema_revisions, waits
+from hermes_worker.store.whole_database import copy_sqlite
 
 _NOT_COMPARED = frozenset({"alembic_version", "schema_revisions", "maintenance", "workers"})
 """Tables that a migration, or a stack at work, writes as a matter of course."""

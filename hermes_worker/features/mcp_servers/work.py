@@ -90,11 +90,10 @@ class RowSource:
         """Tell the server that the task's result is not wanted any more. Raises ``McpError``, ``ToolGone``,
         ``TextTampered``.
         """
-        assert self._tenant is not None  # of every task that ``call`` began
         self._build_tenant_source(self._tenant).cancel_task(task)
 
-    def _build_tenant_source(self, tenant: str) -> McpSource:
-        held = self._servers.rows.load_with_token(tenant, self._name)
+    def _build_tenant_source(self, tenant: str | None) -> McpSource:
+        held = None if tenant is None else self._servers.rows.load_with_token(tenant, self._name)
         if held is None:
             raise ToolGone("its server was removed")
         return build_source(held, self._servers.policy, self._servers.resources)

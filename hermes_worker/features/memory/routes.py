@@ -208,14 +208,10 @@ def _build_memory(views: Sequence[MemoryView], target: MemoryTarget, policy: Mem
 
 
 def _build_staged(view: MemoryView) -> StagedObject:
-    return StagedObject(
+    return StagedObject.from_record(
+        view,
         staged_id=view.entry_id,
-        number=view.number,
-        target=view.target,
         operations=json.loads(view.content or "[]"),
-        author=view.author,
-        run_id=view.run_id,
-        at=view.at,
     )
 
 

@@ -45,13 +45,11 @@ class WorkspaceHeads(RowStore):
 
     def add_head(self, name: SnapshotName) -> WorkspaceHead:
         """Load the head of a workspace; the first use makes one. Of any number of processes one chooses the secret."""
-        if (found := self.find_head(name)) is not None:
-            return found
-        values = {"tenant": name.tenant, "name": name.name, "secret": secrets.token_hex(32)}
-        with self.database.write() as connection:
-            connection.execute(build_insert_ignoring(connection, workspace_heads).values(**values, changed_at=db_now()))
-        found = self.find_head(name)
-        assert found is not None
+        while (found := self.find_head(name)) is None:
+            values = {"tenant": name.tenant, "name": name.name, "secret": secrets.token_hex(32)}
+            with self.database.write() as connection:
+                new = build_insert_ignoring(connection, workspace_heads).values(**values, changed_at=db_now())
+                connection.execute(new)
         return found
 
     def move_head(self, name: SnapshotName, before: WorkspaceHead, tree: str) -> WorkspaceHead | None:

@@ -89,7 +89,7 @@ class SnapshotKeeper:
         if head is None or head.tree is None or head.tree == self._read_base():
             return
         with self._translate_errors("brought here"), self._lock():
-            self._bring_here(head, prefers_ours=False)
+            self._bring_here(head, head.tree, prefers_ours=False)
 
     def keep(self) -> None:
         """Make a snapshot of the files, if they changed. Raises ``HostLost`` when that is not possible: the files are
@@ -133,7 +133,7 @@ class SnapshotKeeper:
     def _try_to_keep(self, head: WorkspaceHead) -> bool:
         """Make a snapshot on top of ``head``; False when another worker moved the row meanwhile."""
         if head.tree is not None and head.tree != self._read_base():
-            self._bring_here(head, prefers_ours=True)
+            self._bring_here(head, head.tree, prefers_ours=True)
         began = time.monotonic()
         with closing(self._open_objects(head, uploads=True)) as objects:
             tree, folders = self._scan(objects)
@@ -148,22 +148,21 @@ class SnapshotKeeper:
         write_whole(self._state / "scan.json", json.dumps({"tree": tree, "folders": folders}).encode())
         return True
 
-    def _bring_here(self, head: WorkspaceHead, *, prefers_ours: bool) -> None:
-        """Join the files with the snapshot of ``head``, which is their base afterwards."""
-        assert head.tree is not None
+    def _bring_here(self, head: WorkspaceHead, tree: str, *, prefers_ours: bool) -> None:
+        """Join the files with ``tree``, the snapshot of ``head``, which is their base afterwards."""
         base = self._read_base()
         with closing(self._open_objects(head, uploads=False)) as objects:
             trees = FileTrees(objects, SHA_BYTES)
             here = self._scan(objects)[0]
             ours = {each.path: each for each in trees.find_differences(base or here, here)}
-            theirs = list(trees.find_differences(base or here, head.tree))
+            theirs = list(trees.find_differences(base or here, tree))
             doing = list(_join_changes(theirs, ours, prefers_ours=prefers_ours))
             reading = _ReadAhead(objects, trees, [each.after for each in doing if each.after is not None])
             failed = put_back(self._root, doing, reading.take, umask=self._umask)
         if failed:
             path, reason = next(iter(failed.items()))
             raise WorkspaceAway(f"{len(failed)} files of the workspace cannot be written here; {path!r}: {reason}")
-        self._write_base(head.tree)
+        self._write_base(tree)
         log.info("snapshot.fetched", files=len(doing))
 
     def _scan(self, objects: SnapshotObjects) -> tuple[str, Known]:

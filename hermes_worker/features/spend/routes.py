@@ -85,14 +85,10 @@ async def _add_up(context: ApiContext, wanted: ListSpend, tenant: str | None) ->
 def _build_group(row: SpendRow) -> SpendObject:
     usage = row.usage
     sent = usage.input + usage.cache_read + usage.cache_write
-    return SpendObject(
-        key=row.key,
-        name=row.name,
-        runs=row.runs,
+    return SpendObject.from_record(
+        row,
         cost_usd=None if row.cost_usd is None else float(row.cost_usd),
         doubtful_cost_usd=float(row.doubtful_cost_usd),
-        unknown_runs=row.unknown_runs,
-        unpriced_calls=row.unpriced_calls,
         input_tokens=usage.input,
         output_tokens=usage.output,
         cache_read_tokens=usage.cache_read,

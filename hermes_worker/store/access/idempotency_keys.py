@@ -12,7 +12,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.core.sources import Repetition, RequestKeys, decide_repetition
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import fetch_rows, select_columns
-from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.engine.stored_texts import make_storable
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import idempotency_keys
 

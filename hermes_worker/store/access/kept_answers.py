@@ -20,7 +20,7 @@ from hermes_worker.core.errors import HermesError
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.engine.database import RowStore, db_now
 from hermes_worker.store.engine.prepared import fetch_row, select_columns
-from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.engine.stored_texts import make_storable
 from hermes_worker.store.rows import build_insert_ignoring
 from hermes_worker.store.tables import kept_answers
 

@@ -24,7 +24,7 @@ from hermes_worker.core.effects import GatherArtifacts
 from hermes_worker.core.errors import HermesError, LeaseLost
 from hermes_worker.store.artifacts.contents import keep_text
 from hermes_worker.store.engine.database import Database, RowStore, db_now, select_db_now
-from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.engine.stored_texts import make_storable
 from hermes_worker.store.rows import Hint, build_insert_ignoring, compute_blob_hash
 from hermes_worker.store.runs.inputs import load_spec
 from hermes_worker.store.tables import (

@@ -20,11 +20,10 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
-from hermes_worker.store.engine.home_texts import set_homes
 from hermes_worker.store.engine.pool import ConnectionPool
 from hermes_worker.store.engine.prepared import translate_error
 from hermes_worker.store.engine.sealing import CLEAR, PLAIN, KeyMissing, Sealer, seal_with
-from hermes_worker.store.engine.storable_texts import make_texts_storable
+from hermes_worker.store.engine.stored_texts import make_texts_storable, set_homes
 
 _SQLITE_BUSY_TIMEOUT_MS = 20_000
 _SQLITE_PAGE_BYTES = 8192
@@ -108,7 +107,7 @@ class Database:
         """``url`` is an SQLAlchemy URL (``postgresql+psycopg://`` or ``sqlite:///``). On PostgreSQL ``pool_size``
         connections at most are opened for transactions, and as many for single statements; ``prepares`` says whether
         the server keeps statements prepared for them. ``observed`` says which hooks are owed a call for what is
-        written, ``sealer`` how texts are encrypted, ``homes`` where the home is (``home_texts.set_homes``).
+        written, ``sealer`` how texts are encrypted, ``homes`` where the home is (``stored_texts.set_homes``).
 
         Raises ``ConfigurationError`` for another kind of database. Nothing is connected yet.
         """
@@ -241,11 +240,11 @@ class Database:
         if not self.is_sqlite:
             return True
         with self._translate_errors(), self.engine.connect() as connection:
-            driver = connection.connection.dbapi_connection
-            assert driver is not None
+            driver = connection.connection.cursor()  # below SQLAlchemy, which would begin a transaction
             driver.execute(f"pragma busy_timeout={round(wait_s * 1000)}")
             try:
-                is_busy, *_ = driver.execute("pragma wal_checkpoint(truncate)").fetchone()
+                driver.execute("pragma wal_checkpoint(truncate)")
+                is_busy = driver.fetchall()[0][0]
             except sqlite3.OperationalError:
                 return False
             finally:

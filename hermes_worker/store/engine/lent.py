@@ -31,10 +31,9 @@ from sqlalchemy.engine.interfaces import Dialect
 from hermes_worker.core.errors import HermesError
 from hermes_worker.core.hooks import NOT_OBSERVED, Observed
 from hermes_worker.store.engine.database import Database, FactCache
-from hermes_worker.store.engine.home_texts import set_homes
 from hermes_worker.store.engine.prepared import UnpreparedConnection
 from hermes_worker.store.engine.sealing import PLAIN, Sealer, seal_with
-from hermes_worker.store.engine.storable_texts import make_texts_storable
+from hermes_worker.store.engine.stored_texts import make_texts_storable, set_homes
 
 _ENGINE = "hermes_engine"
 _CALLS = "hermes_calls"

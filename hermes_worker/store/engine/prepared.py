@@ -36,8 +36,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine.interfaces import Dialect
 
 from hermes_worker.core.errors import UnavailableError
-from hermes_worker.store.engine.home_texts import PlacedText
 from hermes_worker.store.engine.sealing import SealedText
+from hermes_worker.store.engine.stored_texts import PlacedText
 
 Takes = TypeVar("Takes", bound=Mapping[str, object])
 Gives = TypeVar("Gives", bound=tuple[Any, ...])

@@ -28,8 +28,7 @@ from sqlalchemy.sql import operators
 
 from hermes_worker.core.errors import ConfigurationError, HermesError, UnavailableError
 from hermes_worker.core.home_paths import from_stored_document, to_stored_document
-from hermes_worker.store.engine.home_texts import get_homes
-from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.engine.stored_texts import get_homes, make_storable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

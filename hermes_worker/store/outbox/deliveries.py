@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from hermes_worker.core.effects import SendDelivery
 from hermes_worker.core.errors import Failure, HermesError, LeaseLost
 from hermes_worker.core.previews import PreviewResult, PreviewState
 from hermes_worker.core.principals import DEFAULT_TENANT
+from hermes_worker.core.run_views import UndeliveredView
 from hermes_worker.core.sources import RequestKeys
 from hermes_worker.core.step import compute_retry_delay_s
 from hermes_worker.store.access import idempotency_keys as keys
@@ -105,8 +106,8 @@ class DeliveryClaim:
     """Seconds since the first attempt."""
     workspace: str | None
     """The stored description of the run's workspace; ``None`` without a run."""
-    is_preview: bool = False
-    """The run is at work: its progress is shown, nothing is delivered yet."""
+    previewed_run_id: str | None = None
+    """The run at work whose progress is shown, so that nothing is delivered yet; ``None`` for a message."""
     buttons: tuple[ChatButton, ...] = ()
     """The buttons of the message."""
     shown_as: tuple[str, ...] = ()
@@ -329,7 +330,7 @@ def _to_claim(row: _TakenDelivery, asked: _AnsweringRun | None, token: str) -> D
         is_in_doubt=bool(row.is_in_doubt),
         age_s=max(0.0, float(row.age_s)),
         workspace=asked.workspace if asked else None,
-        is_preview=bool(row.is_preview),
+        previewed_run_id=asked.run_id if asked and row.is_preview else None,
         buttons=_parse_buttons(row.buttons),
         shown_as=parse_message_ids(row.receipt) if row.wait_pk is not None else (),
         asks=row.wait_pk is not None,
@@ -901,3 +902,29 @@ def _require_view(connection: Connection, delivery_id: str) -> DeliveryView:
 
 def _delivery_not_found(delivery_id: str) -> DeliveryNotFound:
     return DeliveryNotFound(f"there is no delivery {delivery_id!r}")
+
+
+class _UndeliveredRow(NamedTuple):
+    run_pk: int
+    delivery_id: str
+    target: str
+    state: str
+    attempts: int
+    not_before: float | None
+    error: str | None
+
+
+def list_undelivered(connection: Connection, run_pks: Collection[int]) -> Mapping[int, Sequence[UndeliveredView]]:
+    """List the deliveries of runs that had no success, by row id of the run, in their order."""
+    wanted = sa.select(*select_columns(deliveries, _UndeliveredRow)).where(
+        deliveries.c.run_pk.in_(run_pks),
+        deliveries.c.state != DeliveryState.DELIVERED.value,
+        deliveries.c.error_kind.is_not(None),
+        deliveries.c.is_preview == 0,
+        ~deliveries.c.adjustments.contains(BUTTONS_GONE, autoescape=True),
+    )
+    found: dict[int, list[UndeliveredView]] = {}
+    for row in fetch_rows(connection.execute(wanted.order_by(deliveries.c.pk)), _UndeliveredRow):
+        fields = {**row._asdict(), "state": DeliveryState(row.state)}
+        found.setdefault(fields.pop("run_pk"), []).append(UndeliveredView(**fields))
+    return found

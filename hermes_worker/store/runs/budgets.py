@@ -193,14 +193,14 @@ _EXHAUST = Prepared(
 def reserve_call(connection: Connection, loaded: RunRecord) -> Amounts | Dimension:
     """Reserve in its budget the model call that ``loaded`` was just claimed for. Returns the reserved amounts, or the
     dimension that refuses the call. The caller's transaction has claimed the run."""
-    assert loaded.budget_pk is not None  # the claim asks for a run with a budget: without one nothing bounds the call
-    budget = to_budget(_LOCK.one(connection, {"root": loaded.budget_pk}))
+    budget_pk = loaded.budget_pk or loaded.pk  # the claim asks for a run with a budget; without one this fails
+    budget = to_budget(_LOCK.one(connection, {"root": budget_pk}))
     granted = decide_reservation(budget, _sum_own_use(loaded), depth=_compute_budget_depth(loaded))
     if isinstance(granted, Dimension):
         return granted
     _RESERVE.run(
         connection,
-        {"root": loaded.budget_pk, "run": loaded.pk, "tokens": granted.tokens, "nano_usd": granted.nano_usd},
+        {"root": budget_pk, "run": loaded.pk, "tokens": granted.tokens, "nano_usd": granted.nano_usd},
     )
     return granted
 

@@ -29,7 +29,7 @@ from hermes_worker.safety.redaction import redact
 from hermes_worker.safety.untrusted import wrap_untrusted
 from hermes_worker.store.engine.database import db_now
 from hermes_worker.store.engine.prepared import Prepared, fetch_rows
-from hermes_worker.store.engine.storable_texts import make_storable
+from hermes_worker.store.engine.stored_texts import make_storable
 from hermes_worker.store.row_keys import RunKey
 from hermes_worker.store.tables import blobs, inbound_files, run_inputs
 

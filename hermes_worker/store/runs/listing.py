@@ -26,7 +26,7 @@ from hermes_worker.core.search_queries import parse_query
 from hermes_worker.core.spec import SPECIFIED, BeganWith, RunNotes, RunSpec
 from hermes_worker.store.engine.database import RowStore
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows
-from hermes_worker.store.outbox.undelivered import list_undelivered
+from hermes_worker.store.outbox.deliveries import list_undelivered
 from hermes_worker.store.owners import is_of_tenant
 from hermes_worker.store.prefixes import load_system_prompt
 from hermes_worker.store.runs.inputs import load_spec

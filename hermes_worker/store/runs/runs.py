@@ -39,7 +39,7 @@ from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
 from hermes_worker.core.run import STATE_VERSION, TERMINAL, ExitReason, RunStatus
 from hermes_worker.core.run_events import RunEvent, RunEventName
 from hermes_worker.core.sources import RequestKeys, SessionLabel, is_session_id
-from hermes_worker.core.spec import Multitask, RunSpec, RunTerms
+from hermes_worker.core.spec import SPECIFIED, Multitask, RunSpec, RunTerms
 from hermes_worker.core.step import apply_event
 from hermes_worker.core.titles import build_run_title
 from hermes_worker.observe import log
@@ -968,25 +968,23 @@ def _add_targets(connection: Connection, pk: int, targets: Sequence[str]) -> Non
     connection.execute(sa.update(runs).where(runs.c.pk == pk).values(deliver=merged))
 
 
+_AS_SUBMITTED = tuple(column.name for column in runs.c if column.name in SPECIFIED - {"artifacts", "overrides"})
+"""Columns of a run that have the name and the value of a field of its spec."""
+
+
 def build_submission_values(new: NewRun) -> dict[str, object]:
     """Build the columns of a run that say what was submitted."""
     spec = new.spec
     return {
+        **{name: getattr(spec, name) for name in _AS_SUBMITTED},
         "tenant": new.tenant,
         "principal": new.principal,
-        "model": spec.model,
-        "endpoint": spec.endpoint,
         "origin": spec.source_kind,
-        "network": spec.network,
         "skills_hash": new.skills,
-        "priority": spec.priority,
         "has_output_schema": int(spec.output_schema is not None),
         "memory": dump_recovery_state(RecoveryState(forced_tools=tuple(spec.forced_tools))),
         "artifacts": 1 if spec.artifacts else None,
         "overrides": dump_canonical_json(dict(spec.overrides)) if spec.overrides else None,
-        "iterations_max": spec.iterations_max,
-        "attempts_max": spec.attempts_max,
-        "idle_s_max": spec.idle_s_max,
         "deliver": json.dumps(list(new.deliver)) if new.deliver else None,
     }
 

@@ -446,9 +446,8 @@ def _plan_hook_writes(loaded: LoadedRun, happened: Sequence[RunEvent], observed:
 
 
 def _plan_end_writes(loaded: LoadedRun, after: Run, additions: StepOutput, message_seq: int) -> list[Write]:
-    if not after.status.is_terminal:
-        return []
-    assert after.exit_reason is not None  # without a reason the end would not be written, and a parent wait for ever
+    if after.exit_reason is None:
+        return []  # it has not ended
     ended: list[Write] = [
         EndRun(after=after, reason=after.exit_reason, output_seq=additions.output_seq),
         HandOnSession(message_seq=message_seq),

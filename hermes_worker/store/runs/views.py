@@ -1,4 +1,4 @@
-"""Runs as people and clients see them: read models, which decide nothing."""
+"""Runs as people, clients and chats see them: read models, which decide nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from hermes_worker.core.budget import to_usd
+from hermes_worker.core.chat_signs import CallSign, RunProgress
 from hermes_worker.core.messages import Message
 from hermes_worker.core.pricing import CostStatus
 from hermes_worker.core.principals import DEFAULT_TENANT
@@ -19,7 +20,7 @@ from hermes_worker.core.run import CallStatus, RunKind, RunStatus
 from hermes_worker.core.run_events import StoredEvent
 from hermes_worker.core.run_views import CallView, RunView
 from hermes_worker.core.sources import EVALUATION_SOURCE
-from hermes_worker.store.engine.database import RowStore
+from hermes_worker.store.engine.database import Database, RowStore
 from hermes_worker.store.engine.prepared import fetch_row, fetch_rows, fetch_views, select_columns, select_view_columns
 from hermes_worker.store.engine.sealing import coalesce_texts
 from hermes_worker.store.owners import is_of_tenant
@@ -65,16 +66,11 @@ _OUTPUT = (
 
 
 class _ViewRow(NamedTuple):
+    """What is shown of a run in another form than it is stored, or tells what kind of run it is."""
+
     pk: int
     run_id: str
     status: str
-    exit_reason: str | None
-    exhausted: str | None
-    model: str
-    endpoint: str | None
-    iteration: int
-    iterations_max: int
-    refunds: int
     steers: int
     input_tokens: int
     output_tokens: int
@@ -89,18 +85,11 @@ class _ViewRow(NamedTuple):
     cost_nano_usd: int
     cost_status: str | None
     doubtful_nano_usd: int
-    created_at: float
-    started_at: float | None
-    updated_at: float
-    finished_at: float | None
-    resume_at: float | None
-    not_before: float | None
     priority: int
     retry_of_pk: int | None
     parent_pk: int | None
     cause_pk: int | None
     origin: str | None
-    failure_kind: str | None
     failure_message: str | None
     session_id: str
     session_source: str | None
@@ -109,6 +98,11 @@ class _ViewRow(NamedTuple):
     title: str | None
     last_event: str | None
     output_body: str | None
+
+
+_AS_STORED = tuple(each.name for each in fields(RunView) if each.name in runs.c and each.name not in _ViewRow._fields)
+"""Fields that a run has under the name and with the value of its column."""
+_COLUMNS = (*_ViewRow._fields, *_AS_STORED)
 
 
 class _PlaceRow(NamedTuple):
@@ -146,7 +140,7 @@ class NumberedEvent(Protocol):
 
 _VIEW = (
     sa.select(
-        *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
+        *(runs.c[name] for name in _COLUMNS if name in runs.c),
         *SESSION_LABEL,
         sessions.c.title.label("session_title"),
         run_inputs.c.title,
@@ -159,7 +153,7 @@ _VIEW = (
 
 
 _LISTED = sa.select(
-    *(runs.c[name] for name in _ViewRow._fields if name in runs.c),
+    *(runs.c[name] for name in _COLUMNS if name in runs.c),
     runs.c.session_pk,
     runs.c.event_seq,
     runs.c.output_seq,
@@ -189,7 +183,7 @@ def _select_page(wanted: sa.Select[Any]) -> sa.Select[Any]:
     event, output = _materialize(told, "told"), _materialize(said, "said")
     of_rows = (page, within, asked, event, output)
     return (
-        sa.select(*(next(each.c[name] for each in of_rows if name in each.c) for name in _ViewRow._fields))
+        sa.select(*(next(each.c[name] for each in of_rows if name in each.c) for name in _COLUMNS))
         .join(within, within.c.pk == page.c.session_pk)
         .outerjoin(asked, asked.c.run_pk == page.c.pk)
         .outerjoin(event, event.c.run_pk == page.c.pk)
@@ -214,11 +208,12 @@ class Views(RowStore):
     def load_run(self, run_id: str) -> RunView:
         """Load a run. Raises ``RunNotFound``."""
         with self.database.read() as connection:
-            row = fetch_row(connection.execute(_VIEW.where(runs.c.run_id == run_id)), _ViewRow)
-            if row is None:
+            found = _read_views(connection.execute(_VIEW.where(runs.c.run_id == run_id)))
+            if not found:
                 raise run_missing_error(connection, run_id)
+            row, view = found[0]
             said = steering.load_pending(connection, row.pk) if row.steers else []
-        return replace(_to_view(row), pending_steer="\n".join(said) if said else None)
+        return replace(view, pending_steer="\n".join(said) if said else None)
 
     def complete_id(self, written: str, *, tenant: str = DEFAULT_TENANT) -> str:
         """Find the id of the one run of a tenant whose id begins with ``written``, with ``run_`` or without. Raises
@@ -257,7 +252,7 @@ class Views(RowStore):
             if before is not None:
                 wanted = wanted.where(runs.c.pk < find_run(connection, before, tenant))
             found = connection.execute(wanted if is_sqlite else _select_page(wanted))
-            return [_to_view(row) for row in fetch_rows(found, _ViewRow)]
+            return [view for _, view in _read_views(found)]
 
     def list_calls(self, run_id: str, *, limit: int = 200, only_troubled: bool = False) -> list[CallView]:
         """List the newest ``limit`` tool calls of a run, oldest first. With ``only_troubled`` only calls whose outcome
@@ -382,15 +377,17 @@ def load_event(connection: Connection, session_pk: int, row: NumberedEvent) -> S
     return StoredEvent(seq=row.seq, at=row.at, name=row.event, data=data)
 
 
-_AS_STORED = tuple(
-    {each.name for each in fields(RunView)} & {*_ViewRow._fields} - {"status", "cost_status", "priority", "title"}
-)
-"""Fields that a run has under the name and with the value of its column."""
+def _read_views(found: sa.Result[Any]) -> list[tuple[_ViewRow, RunView]]:
+    """Read the runs of a statement that gives ``_COLUMNS``, in any order."""
+    read = ((_ViewRow._make(row[: len(_ViewRow._fields)]), row) for row in found.columns(*_COLUMNS))
+    return [(row, _to_view(row, stored)) for row, stored in read]
 
 
-def _to_view(row: _ViewRow) -> RunView:
+def _to_view(row: _ViewRow, stored: object) -> RunView:
+    """Build a view. ``stored`` has the columns ``_AS_STORED`` as attributes."""
     return RunView(
-        **{name: getattr(row, name) for name in _AS_STORED},
+        **{name: getattr(stored, name) for name in _AS_STORED},
+        run_id=row.run_id,
         session=to_label(row),
         title=row.title or row.session_title,
         kind=_find_kind(row),
@@ -402,6 +399,8 @@ def _to_view(row: _ViewRow) -> RunView:
         output=_read_message_text(row.output_body),
         error=row.failure_message,
         priority=Priority(row.priority),
+        session_title=row.session_title,
+        last_event=row.last_event,
     )
 
 
@@ -438,8 +437,8 @@ def load_views(
     or ``None``."""
     is_sqlite = connection.dialect.name == "sqlite"
     wanted = (_VIEW if is_sqlite else _LISTED).where(*conditions).order_by(runs.c.pk.desc()).limit(limit)
-    rows = fetch_rows(connection.execute(wanted if is_sqlite else _select_page(wanted)), _ViewRow)
-    return {row.pk: (_to_view(row), row.retry_of_pk) for row in rows}
+    found = _read_views(connection.execute(wanted if is_sqlite else _select_page(wanted)))
+    return {row.pk: (view, row.retry_of_pk) for row, view in found}
 
 
 def _read_message_text(body: str | None) -> str | None:
@@ -449,3 +448,22 @@ def _read_message_text(body: str | None) -> str | None:
     if isinstance(content, list):  # text parts beside the pictures of the current request
         return "\n".join(part["text"] for part in content if part.get("type") == "text")
     return content if isinstance(content, str) else ""
+
+
+_CALLS_MAX = 200
+
+
+def load_progress(database: Database, run_id: str) -> RunProgress:
+    """Load the status of a run and its newest calls, in one statement."""
+    wanted = (
+        sa.select(runs.c.status, tool_calls.c.name, tool_calls.c.status)
+        .outerjoin(tool_calls, tool_calls.c.run_pk == runs.c.pk)
+        .where(runs.c.run_id == run_id)
+        .order_by(tool_calls.c.iteration.desc(), tool_calls.c.position.desc())
+        .limit(_CALLS_MAX)
+    )
+    found = database.select(wanted).all()
+    if not found:
+        return RunProgress()
+    calls = [CallSign(name, CallStatus(status)) for _, name, status in reversed(found) if name is not None]
+    return RunProgress(RunStatus(found[0][0]), calls)

@@ -185,9 +185,8 @@ class _AuxiliaryAttempts:
         """
         if self._abort.is_set():
             return False
-        is_renewable = self._route.renew is not None
         return self._keys.report_failure(
-            self._place, failure, run_id=self._run_id, probe=None, is_renewable=is_renewable
+            self._place, failure, run_id=self._run_id, probe=None, is_renewable=self._route.can_renew
         )
 
     def _acquire_permit(self, request: ModelRequest) -> CallPermit:

@@ -321,7 +321,7 @@ class _ModelCall:
             window_served=served,
             has_other_keys=has_other_keys,
             can_ask_window=route.window is not None,
-            can_renew=route.renew is not None,
+            can_renew=route.can_renew,
             is_aggregator=route.is_aggregator,
         )
         add_attributes(provider=names.KNOWN_PROVIDERS.get(route.name, route.name), server=route.host)
@@ -511,7 +511,7 @@ class _ModelCall:
             classification,
             run_id=self._claim.run_id,
             probe=self._find_taken_probe(),
-            is_renewable=self._prepared.route.renew is not None,
+            is_renewable=self._prepared.route.can_renew,
         )
         return asking.RequestFailed(
             classification=classification,
@@ -524,17 +524,14 @@ class _ModelCall:
 
     def _ask_window(self) -> asking.WindowReported | Interrupted:
         route = self._prepared.route
-        assert route.window is not None
-        told = route.window.request_window(self._abort)
+        told = None if route.window is None else route.window.request_window(self._abort)
         log.info("model.window_asked", provider=route.name, window=told or 0)
         return Interrupted() if self._abort.is_set() else asking.WindowReported(told)
 
     def _renew(self) -> asking.TokenRenewed | asking.RequestFailed | Interrupted:
         """Get another access token in place of the refused one; if there is none, return that failure to decide on."""
-        renew = self._prepared.route.renew
-        assert renew is not None
         try:
-            renew(self._abort)
+            self._prepared.route.renew(self._abort)
         except ModelCallError as error:
             return self._classify_failure(error)
         return asking.TokenRenewed()

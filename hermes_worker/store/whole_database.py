@@ -1,14 +1,19 @@
-"""The size of a database, how much of it is free or dead, and how to reclaim that."""
+"""A database as a whole: whether it takes writes, copies of its file, its size, and how to reclaim what is free."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
 
-from hermes_worker.core.errors import UnavailableError
-from hermes_worker.store.engine.database import Database
+from hermes_worker.core.errors import ConfigurationError, UnavailableError
+from hermes_worker.store.engine.database import Database, db_now
+from hermes_worker.store.rows import build_insert_ignoring
+from hermes_worker.store.tables import maintenance
 from hermes_worker.store.whole_schema import load_schema
 
 _FREE_BYTES_NOTED = 64 * 1024 * 1024
@@ -63,8 +68,6 @@ def reclaim_space(database: Database) -> None:
             for table in measure_size(database).dead_rows:
                 connection.exec_driver_sql(f'vacuum (analyze) "{table}"')
         return
-    import sqlite3
-
     driver = database.engine.raw_connection()
     try:
         driver.cursor().execute("vacuum")
@@ -72,3 +75,54 @@ def reclaim_space(database: Database) -> None:
         raise UnavailableError(f"the file could not be made smaller: {error}") from error
     finally:
         driver.close()
+
+
+def copy_sqlite(source: Path, target: Path) -> None:
+    """Copy what is committed at this moment into a new file, readable by its owner only. Writers go on meanwhile: in
+    WAL mode a reader stops no writer (https://www.sqlite.org/backup.html). Raises ``ConfigurationError`` for a file
+    that is no database."""
+    target.touch(mode=0o600, exist_ok=False)
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=20.0)) as reading,
+            closing(sqlite3.connect(target)) as writing,
+        ):
+            reading.backup(writing)  # all pages in one step: in several it would begin again at each write
+            writing.execute("pragma journal_mode=delete")
+    except sqlite3.DatabaseError as error:
+        raise ConfigurationError(f"the database {str(source)!r} cannot be copied: {error}") from error
+
+
+def require_intact(path: Path) -> None:
+    """Check the integrity of a database file. Raises ``ConfigurationError`` for a file that is no database, or is
+    damaged."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            (found,) = connection.execute("pragma quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    if found != "ok":
+        raise ConfigurationError(f"the database in the archive is damaged: {found}")
+
+
+def merge_journal(path: Path) -> None:
+    """Write the journal of a database into its file, if there is one and it can be read: the file alone is complete
+    then."""
+    if path.exists():
+        with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path, timeout=20.0)) as connection:
+            connection.execute("pragma journal_mode=delete")
+
+
+_ROW = "writability"
+
+
+def require_writable(database: Database) -> None:
+    """Write one small row, because reading would not show that the database is full or read-only. Idempotent. Raises
+    ``UnavailableError``."""
+    with database.write() as connection:
+        touched = connection.execute(
+            sa.update(maintenance).where(maintenance.c.name == _ROW).values(ran_at=db_now())
+        ).rowcount
+        if not touched:
+            row = {"name": _ROW, "ran_at": 0.0, "hold_until": 0.0}
+            connection.execute(build_insert_ignoring(connection, maintenance), row)
