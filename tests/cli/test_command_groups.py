@@ -77,6 +77,7 @@ def test_completion_offers_the_new_spellings_only() -> None:
     assert top.isdisjoint(set(MOVED) - {"gateway"})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("words", "absent"),
     [

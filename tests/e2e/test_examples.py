@@ -201,6 +201,7 @@ class Fleet:
         return filled.replace("8900", self._example.ports.setdefault("8900", str(find_free_port())))
 
 
+@pytest.mark.nightly
 def test_the_fleet_works_on_after_its_tools_were_killed(copy: Any, postgres_url: str, broker_url: str) -> None:
     """In containers: unverified live."""
     example = copy("fleet")

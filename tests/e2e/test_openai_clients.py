@@ -50,7 +50,7 @@ def needed(script: str) -> str:
     return next(name for name in found if name not in sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("script", leave_to_the_night(blocks("python"), but=3))
+@pytest.mark.parametrize("script", leave_to_the_night(blocks("python"), but=1))
 def test_a_quick_start_for_python_runs_unmodified(shared: Shared, tmp_path: Path, script: str) -> None:
     if importlib.util.find_spec(needed(script)) is None:
         pytest.skip(f"{needed(script)} is not installed: pip install -e '.[sdk-test]'")

@@ -138,7 +138,8 @@ def test_a_restored_copy_works_in_its_own_folders_and_has_no_outside(hermes: Com
     assert tree(old / "workspaces") == was
 
 
-@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.nightly), "postgresql"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_home_may_be_moved_and_mounted_elsewhere(
     kind: str, hermes: CommandLine, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

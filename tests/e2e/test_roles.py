@@ -45,8 +45,7 @@ def leaves(process: Running) -> int:
 
 def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers: dict[str, str], project: Path) -> None:
     environ = {**servers, "HERMES_DRAIN_S": "3"}
-    hermes = CommandLine(tmp_path / "home", environ, is_installed=True)
-    warm = CommandLine(tmp_path / "home", environ)
+    hermes = CommandLine(tmp_path / "home", environ)
     early = hermes.inline("runs", "list")
     assert early.code == 2
     assert "hermes-worker data migrate" in early.err
@@ -56,10 +55,9 @@ def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers:
     assert "was up to date" in hermes.inline("data", "migrate").out
 
     with ExitStack() as stack:
-        model = stack.enter_context(warm.started("dev", "scripted-model", "--port", "0"))
-        for each in (hermes, warm):
-            each.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
-            each.environ["HERMES_MODEL"] = "scripted"
+        model = stack.enter_context(hermes.started("dev", "scripted-model", "--port", "0"))
+        hermes.environ["HERMES_BASE_URL"] = model.wait_for_line(r"(http://\S+/v1)")[1]
+        hermes.environ["HERMES_MODEL"] = "scripted"
         roles = [
             stack.enter_context(hermes.started(*role))
             for role in (
@@ -87,7 +85,7 @@ def test_every_role_runs_alone_against_external_servers(tmp_path: Path, servers:
         assert watched.code == 0, watched.said + "".join(role.output for role in roles)
         with urllib.request.urlopen(f"{api}/health", timeout=30) as answer:
             assert json.load(answer)["status"] == "ok"
-        healthy = warm("doctor")
+        healthy = hermes("doctor")
         assert healthy.code == 0, healthy.said
         assert "consuming model, system, tools" in healthy.out
         assert (project / "beat.alive").exists()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.commandline import CommandLine, call, script, wait_for
 from support.patience import PATIENCE_S
+from support.samples import leave_to_the_night
 
 pytestmark = pytest.mark.e2e
 
@@ -87,7 +88,7 @@ def test_a_run_meant_for_a_model_is_not_finished_by_the_stand_in(hermes: Command
     assert not list(project.glob("hermes-report.md"))
 
 
-@pytest.mark.parametrize("moment", ["starting", "run_"])
+@pytest.mark.parametrize("moment", leave_to_the_night(["starting", "run_"], but=1))
 def test_ctrl_c_at_any_moment_leaves_no_process(installed: CommandLine, project: Path, moment: str) -> None:
     with installed.started("run", "--workspace", str(project)) as running:
         running.wait_for_line(moment)

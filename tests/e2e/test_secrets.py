@@ -124,7 +124,7 @@ def test_a_stack_works_with_secrets_from_the_environment_and_from_files(tmp_path
     (home / "config.yaml").write_text("agent: {max_turns: 5}\n")
     project = tmp_path / "project"
     project.mkdir()
-    hermes = CommandLine(home, {"TELEGRAM_BOT_TOKEN": f"1:{MARK}"}, is_installed=True)
+    hermes = CommandLine(home, {"TELEGRAM_BOT_TOKEN": f"1:{MARK}"})
     with hermes.up() as up:
         watched = hermes.inline(
             "submit",

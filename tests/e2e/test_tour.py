@@ -39,6 +39,7 @@ def shape(output: str) -> set[str]:
     return {line for line in lines if "message.delta" not in line and not line.startswith("id:")}
 
 
+@pytest.mark.nightly
 def test_every_command_of_the_tour_does_what_the_tour_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     maker = load_maker("make_tour")
     build_environ = maker._environ

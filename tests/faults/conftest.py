@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A fleet costs 3 s of CPU. CI plays each test on one kind of database, half of them on each; ``-m slow`` plays it
     on the other. What one store does and the other does not is found in ``tests/store``, on both."""
     for item in items:
-        if _FOLDER in item.path.parents and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        if item.path.parent == _FOLDER and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             kind = item.callspec.params.get("database_url")
             if kind is not None and kind != _kind_in_ci(item.originalname):
                 item.add_marker("slow")

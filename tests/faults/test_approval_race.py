@@ -118,6 +118,7 @@ def unknown_calls(rig: Rig) -> int:
     return sum("unknown" in row["content"] for row in rows)
 
 
+@pytest.mark.nightly
 def test_an_approval_that_32_processes_give_at_once_is_used_once(
     tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey
 ) -> None:

@@ -39,11 +39,11 @@ def looks_at(name: str, *, final: str) -> Sequence[dict[str, Any]]:
     ("role", "plan", "unknown", "asked"),
     [
         (MODEL, "ask_auxiliary.after_claim=kill", 1, 1),
-        (MODEL, "ask_auxiliary.after_reply=kill", 1, 2),
+        pytest.param(MODEL, "ask_auxiliary.after_reply=kill", 1, 2, marks=pytest.mark.nightly),
         pytest.param(MODEL, "ask_auxiliary.after_commit=kill", 0, 1, marks=pytest.mark.nightly),
         pytest.param(TOOLS, "call_tool.after_run=kill@1", 0, 1, marks=pytest.mark.nightly),
         pytest.param(TOOLS, "call_tool.after_settle=kill@1", 0, 1, marks=pytest.mark.nightly),
-        (TOOLS, "call_tool.after_run=kill@2", 0, 1),
+        pytest.param(TOOLS, "call_tool.after_run=kill@2", 0, 1, marks=pytest.mark.nightly),
     ],
 )
 def test_a_worker_that_dies_leaves_the_answer_to_others(

@@ -24,6 +24,7 @@ def usual_rig(tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey) -> 
         yield rig
 
 
+@pytest.mark.nightly
 def test_counters_agree_with_the_rows_through_kills(usual_rig: Rig) -> None:
     """A sample of the five hundred below."""
     _kill(usual_rig, kills=8, runs_at_once=6)

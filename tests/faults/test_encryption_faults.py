@@ -70,6 +70,7 @@ def begin_runs(rig: Rig, count: int) -> list[str]:
     ]
 
 
+@pytest.mark.nightly
 def test_keys_change_under_work_and_kills_and_nothing_is_lost_or_shown(sealed_rig: Rig, keys_file: Path) -> None:
     rig, chance = sealed_rig, random.Random(SEED)
     runs = []

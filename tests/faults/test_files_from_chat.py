@@ -90,6 +90,7 @@ def test_a_document_from_a_chat_is_where_the_agent_is_told_that_it_is(
     assert kept.read_bytes() == b"a,b\n1,2\n"
 
 
+@pytest.mark.nightly
 def test_a_file_of_20_mb_comes_through_the_gateway_into_the_workspace(
     tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 from support.rig import rig_on, sink_call, until
+from support.samples import leave_to_the_night
 from support.valkey import administrator
 
 from hermes_worker.broker.queue import FULL_ADVICE
@@ -20,7 +21,7 @@ RUNS = 10
 WORKERS = 4
 
 
-@pytest.mark.parametrize("is_full_from_the_start", [False, True])
+@pytest.mark.parametrize("is_full_from_the_start", leave_to_the_night([False, True], but=1))
 def test_what_a_full_broker_refuses_is_sent_again_when_it_has_room(
     tmp_path: Path, own_valkey: EmbeddedValkey, is_full_from_the_start: bool
 ) -> None:

@@ -107,7 +107,10 @@ def test_a_poisonous_tool_call_is_quarantined_and_its_neighbours_settle(
 
 @pytest.mark.parametrize(
     ("innocents", "poisons", "patience_s"),
-    [(40, 2, 100), pytest.param(297, 3, 500, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+    [
+        pytest.param(40, 2, 100, marks=pytest.mark.nightly),
+        pytest.param(297, 3, 500, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
 )
 def test_every_poison_is_found_among_many(
     tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey, innocents: int, poisons: int, patience_s: float
@@ -134,7 +137,10 @@ def test_every_poison_is_found_among_many(
 
 @pytest.mark.parametrize(
     ("runs", "steps", "kills"),
-    [(12, 4, 6), pytest.param(80, 10, 1_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [
+        pytest.param(12, 4, 6, marks=pytest.mark.nightly),
+        pytest.param(80, 10, 1_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
 )
 def test_workers_that_are_killed_at_random_convict_nobody(
     tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey, runs: int, steps: int, kills: int

@@ -10,7 +10,7 @@ from hermes_worker.lab.duels import DuelKind
 from hermes_worker.lab.lab import LabOptions, run_lab
 from hermes_worker.lab.report import render_text
 
-pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("warm_lab")]
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("warm_lab"), pytest.mark.nightly]
 
 
 @pytest.mark.timeout(1200)

@@ -190,6 +190,7 @@ def test_events_can_be_switched_on_and_off_while_tasks_run(small_rig: Rig, app: 
         assert all(answer == {"ok": "task events disabled"} for answer in answers.values())
 
 
+@pytest.mark.nightly
 def test_a_worker_that_celery_starts_may_do_what_it_needs_on_the_broker(
     small_rig: Rig, app: Celery, own_valkey: EmbeddedValkey
 ) -> None:
@@ -220,6 +221,7 @@ def celerys_answers(environ: Mapping[str, str], *lines: str) -> dict[str, tuple[
     return {line: (code, said) for line, (code, said) in answers.items()}
 
 
+@pytest.mark.nightly
 def test_celerys_own_commands_answer_as_the_documents_say(shared_rig: Rig, shared_broker: str) -> None:
     reading = (
         "status",
@@ -283,6 +285,7 @@ def test_flower_does_not_start_without_a_password(tmp_path: Path) -> None:
     assert "does not start without a password; set HERMES_FLOWER_PASSWORD" in refused.stderr
 
 
+@pytest.mark.nightly
 def test_flower_shows_workers_and_tasks_with_their_runs_to_who_knows_the_password(
     small_rig: Rig, own_valkey: EmbeddedValkey
 ) -> None:

@@ -57,7 +57,13 @@ def is_all_counted(rig: Rig) -> bool:
         return not connection.execute(sa.select(runs.c.pk).where(runs.c.is_counted == 0)).first()
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(6, marks=pytest.mark.nightly),
+        pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+)
 def test_replays_send_the_same_bytes_and_leave_no_trace(
     tmp_path: Path, postgres_url: str, own_valkey: EmbeddedValkey, count: int
 ) -> None:

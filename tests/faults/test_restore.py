@@ -334,6 +334,7 @@ def test_a_dump_is_restored_that_was_made_under_load(
         through_a_restore(tmp_path, way, hermes, own_valkey.url)
 
 
+@pytest.mark.nightly
 def test_a_server_is_set_back_to_a_moment_under_load(
     tmp_path: Path, shared_postgres_farm: PostgresFarm, own_valkey: EmbeddedValkey
 ) -> None:

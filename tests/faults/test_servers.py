@@ -32,8 +32,13 @@ STEPS = 4
 
 
 def outages(short_s: float, long_s: float) -> list[Any]:
-    """Seconds for which a server is away: enough to see that nothing is lost, and as long as we promise to bear."""
-    return [short_s, pytest.param(long_s, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    """How many runs are at work, and the seconds for which a server is away: enough to see that nothing is lost, at
+    night with more runs, and as long as we promise to bear."""
+    return [
+        (ACTIVE // 4, short_s),
+        pytest.param(ACTIVE, short_s, marks=pytest.mark.nightly),
+        pytest.param(ACTIVE, long_s, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ]
 
 
 def submit_many(rig: Rig, count: int = ACTIVE) -> None:
@@ -42,8 +47,8 @@ def submit_many(rig: Rig, count: int = ACTIVE) -> None:
         rig.submit([{"calls": calls, "repeat": STEPS, "delay_s": 0.05}])
 
 
-def some_steps_done(rig: Rig) -> None:
-    until(lambda: len(rig.effects()) > ACTIVE // 2 or None, "the runs to be under way")
+def some_steps_done(rig: Rig, active: int = ACTIVE) -> None:
+    until(lambda: len(rig.effects()) > active // 2 or None, "the runs to be under way")
 
 
 def marks(rig: Rig) -> list[str]:
@@ -62,6 +67,7 @@ def restartable(tmp_path: Path, own_postgres: EmbeddedPostgres, own_valkey: Embe
         yield rig
 
 
+@pytest.mark.nightly
 def test_a_flushed_broker_is_refilled_from_sql(postgres_rig: Rig) -> None:
     submit_many(postgres_rig)
     some_steps_done(postgres_rig)
@@ -69,13 +75,13 @@ def test_a_flushed_broker_is_refilled_from_sql(postgres_rig: Rig) -> None:
     all_completed(postgres_rig)
 
 
-@pytest.mark.parametrize("away_s", outages(6, 60))
+@pytest.mark.parametrize(("active", "away_s"), outages(6, 60))
 def test_a_broker_that_comes_back_empty_is_refilled_and_consumed_again(
-    postgres_rig: Rig, own_valkey: EmbeddedValkey, away_s: float
+    postgres_rig: Rig, own_valkey: EmbeddedValkey, active: int, away_s: float
 ) -> None:
     """Submits during the outage are accepted, and start when it is over."""
-    submit_many(postgres_rig)
-    some_steps_done(postgres_rig)
+    submit_many(postgres_rig, active)
+    some_steps_done(postgres_rig, active)
     own_valkey.kill()
     meanwhile = postgres_rig.submit([{"calls": [sink_call("once", "meanwhile")]}])
     time.sleep(away_s)  # an outage has a length; nothing is waited for here
@@ -120,13 +126,13 @@ def test_every_message_delivered_three_times_changes_nothing(rig: Rig) -> None:
     assert len(once) == len(set(once))
 
 
-@pytest.mark.parametrize("away_s", outages(5, 20))
+@pytest.mark.parametrize(("active", "away_s"), outages(5, 20))
 def test_a_database_that_is_away_for_a_while_costs_nothing_but_time(
-    restartable: Rig, own_postgres: EmbeddedPostgres, away_s: float
+    restartable: Rig, own_postgres: EmbeddedPostgres, active: int, away_s: float
 ) -> None:
     """Longer than a lease: what workers hold in memory is committed when it is back."""
-    submit_many(restartable)
-    some_steps_done(restartable)
+    submit_many(restartable, active)
+    some_steps_done(restartable, active)
     own_postgres.kill()
     time.sleep(away_s)  # an outage has a length; nothing is waited for here
     own_postgres.start()

@@ -49,7 +49,8 @@ class ContainerEngine:
     def __init__(self, directory: Path, pid: int) -> None:
         self.directory = directory
         self._namespaces = ["nsenter", f"--target={pid}", "--mount", "--net", "--pid", "--"]
-        self._environ = {**os.environ, **_configured(directory)}
+        self._shares_layers = _can_overlay(directory)
+        self._environ = {**os.environ, **_configured(directory, "overlay" if self._shares_layers else "vfs")}
 
     def __call__(
         self, *command: str, check: bool = True, stdin: Path | None = None
@@ -81,13 +82,14 @@ class ContainerEngine:
         self("buildah", "commit", "--rm", "--quiet", *_POLICY, container, name)
 
     def build(self, *options: str) -> None:
-        # Without layers: each would be a copy where overlays cannot be mounted.
+        # Targets of one file share the layers that they begin with. Where overlays cannot be mounted, each layer would
+        # be a copy.
         self(
             "buildah",
             "build",
             "--isolation=chroot",
             "--format=docker",
-            "--layers=false",
+            f"--layers={'true' if self._shares_layers else 'false'}",
             "--network=host",
             *_POLICY,
             *options,
@@ -128,9 +130,8 @@ def _only_child(pid: int) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
-def _configured(directory: Path) -> dict[str, str]:
+def _configured(directory: Path, driver: str) -> dict[str, str]:
     """Variables that name the files of configuration, which are written here."""
-    driver = "overlay" if _can_overlay(directory) else "vfs"
     limits = [f'"{name}={most}:{most}"' for name, most in (("nofile", _FILES_MAX), ("nproc", _PROCESSES_MAX))]
     storage, containers = directory / "storage.conf", directory / "containers.conf"
     storage.write_text(f'[storage]\ndriver = "{driver}"\ngraphroot = "{directory}/root"\nrunroot = "{directory}/run"\n')
