@@ -2,7 +2,7 @@
 
     python -m benchmarks.run              # about six minutes
     python -m benchmarks.run --quick      # the main rows, under a minute
-    python -m benchmarks.run --thousand   # also 1,000 model calls in flight at 10 s latency
+    python -m benchmarks.run --thousand   # also 1,000 model calls in flight at 10 s and 60 s latency
 
 Timings on a shared machine drift by a factor of two from minute to minute. So a row is measured in rounds, by turns
 with its floor, the bare SDK loop over a history as long, and the ratio is that of the means. Both are warmed up before.
@@ -107,6 +107,7 @@ def loads(*, quick: bool, thousand: bool) -> list[Load]:
     rows += [Load(database="postgresql", runs=8, steps=40, history=messages) for messages in (10, 100, 1_000)]
     if thousand:
         rows.append(Load(database="postgresql", runs=1_000, steps=8, latency_s=10.0))
+        rows.append(Load(database="postgresql", runs=1_000, steps=1, latency_s=60.0))  # the gap, not the throughput
     return rows
 
 
@@ -139,7 +140,7 @@ def report(floors: Floors, rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the main rows only")
-    parser.add_argument("--thousand", action="store_true", help="also 1,000 calls in flight at 10 s latency")
+    parser.add_argument("--thousand", action="store_true", help="also 1,000 calls in flight at 10 s and 60 s latency")
     options = parser.parse_args()
     floors = Floors()
     rows = []

@@ -21,19 +21,12 @@ import redis
 from hermes_worker import plugins
 from hermes_worker.broker.queue import HintPublisher, QueueName, build_redis_client
 from hermes_worker.core.hooks import build_observed
-from hermes_worker.features.memory.build import build_memory_policy, build_review_starter, make_memory_check
 from hermes_worker.features.object_storage.build import build_object_parts
 from hermes_worker.features.object_storage.parts_files import ObjectParts
-from hermes_worker.features.retention.build import build_pruner
-from hermes_worker.features.retention.rows import Pruner
 from hermes_worker.features.skills.build import build_asked_calls, build_shelf, build_skill_policy
 from hermes_worker.features.skills.shelf_files import SkillShelf
 from hermes_worker.live_settings import LiveSettings, build_live_settings
 from hermes_worker.local.paths import find_broker_url
-from hermes_worker.models.build import (
-    build_grants_at,
-    build_pricing,
-)
 from hermes_worker.settings import Settings
 from hermes_worker.settings.overriding import Overrides
 from hermes_worker.store.artifacts.contents import ContentStore
@@ -47,49 +40,21 @@ from hermes_worker.store.runs.trees import Trees
 from hermes_worker.store.runs.views import Views
 from hermes_worker.store.runs.waits import Waits
 from hermes_worker.store.runs.writers import RunWriters
-from hermes_worker.store.sweep import Sweeper
 from hermes_worker.store.text_keys import check_keys as begin_sealing
 from hermes_worker.store.tool_sources import ToolSources
 from hermes_worker.store.workers import Workers
-from hermes_worker.stream.live import Live
-from hermes_worker.tasks.build import (
-    SharedParts,
-    WorkerOptions,
-    build_approval_rules,
-    build_collecting_parts,
-    build_compactor,
-    build_delegation_policy,
-    build_delivery_parts,
-    build_fetching_parts,
-    build_guardrail_rules,
-    build_keeper,
-    build_model_options,
-    build_process_watcher,
-    build_redactor,
-    build_task_closer,
-    build_tool_lister,
-    build_worker_hooks,
-    build_worker_models,
-    build_workspace_collector,
-    load_what_runs_here,
-    make_override_builder,
-)
 from hermes_worker.tracing.beginning import trace_if_wanted
 from hermes_worker.tracing.recording import find_traceparent, flush_spans, get_recorder, record_ends
-from hermes_worker.workspaces.build import (
-    build_copy_rule,
-    build_sandbox,
-    list_passed_on,
-    make_sharing_check,
-    make_workspace_opener,
-)
 
 if TYPE_CHECKING:
     from hermes_worker.agent.tools.base import ToolPolicies
     from hermes_worker.agent.tools.catalog import ToolCatalog
     from hermes_worker.core.effects import GatherArtifacts
     from hermes_worker.features.mcp_servers.work import ServerLister
+    from hermes_worker.features.retention.rows import Pruner
     from hermes_worker.hosting.host import ResourceHost
+    from hermes_worker.store.sweep import Sweeper
+    from hermes_worker.tasks.build import SharedParts, WorkerOptions
     from hermes_worker.tasks.context import WorkerContext, WorkerModels
     from hermes_worker.tasks.deliver import DeliveryContext
     from hermes_worker.tasks.heartbeat import NudgeListener, WorkerKeeper
@@ -116,9 +81,11 @@ FEATURES_AT_WORK = (
     "hermes_worker.features.checkpoints.work",
     "hermes_worker.features.forks.work",
     "hermes_worker.features.mcp_servers.build",
+    "hermes_worker.features.memory.build",
     "hermes_worker.features.memory.review_work",
     "hermes_worker.features.memory.work",
     "hermes_worker.features.provider_keys.build",
+    "hermes_worker.features.retention.build",
     "hermes_worker.features.retention.work",
     "hermes_worker.features.skills.work",
 )
@@ -245,32 +212,35 @@ def build_client(settings: Settings, database: Database, broker: redis.Redis) ->
 def start_worker_process(settings: Settings, options: WorkerOptions | None = None) -> WorkerProcess:
     """Build the parts of a worker and start its threads. Raises ``ConfigurationError``, ``UnavailableError``."""
     from hermes_worker.features.artifacts.build import build_gathering_parts
-    from hermes_worker.features.mcp_servers.build import build_address_lister
-
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     from hermes_worker.features.artifacts.work import gather_artifacts
+    from hermes_worker.features.mcp_servers.build import build_address_lister
+    from hermes_worker.features.retention.build import build_pruner
     from hermes_worker.features.retention.work import prune_files
+    from hermes_worker.models.build import build_pricing
+    from hermes_worker.store.sweep import Sweeper
+    from hermes_worker.tasks import build as steps
     from hermes_worker.tasks.heartbeat import NudgeListener
 
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     client = open_client(settings)
     # A worker that is frozen in the middle of a transaction would hold its locks until it wakes up.
     client.database.end_idle_transactions(settings.lease.ttl_s)
-    shared = _build_shared_parts(client, options or WorkerOptions())
-    parts, deliveries = _build_step_parts(shared, client), build_delivery_parts(shared)
-    collecting = build_collecting_parts(shared, deliveries.dispatcher, client.skills)
+    shared = _build_shared_parts(client, options or steps.WorkerOptions())
+    parts, deliveries = _build_step_parts(shared, client), steps.build_delivery_parts(shared)
+    collecting = steps.build_collecting_parts(shared, deliveries.dispatcher, client.skills)
     trace_if_wanted(settings, shared.options.role, client.database)
     tell = None if get_recorder() is None else record_ends
     sweeper = Sweeper(client.database, build_sweep_policy(settings), build_pricing(settings), tell=tell)
     pruner = build_pruner(client.database, settings)
-    keeper = build_keeper(shared, sweeper, pruner)
+    keeper = steps.build_keeper(shared, sweeper, pruner)
     listener = NudgeListener(client.redis, shared.leases, client.runs.load_nudged)
-    lister = build_tool_lister(shared, parts.catalog)
+    lister = steps.build_tool_lister(shared, parts.catalog)
     looker = build_address_lister(shared)
     if looker is not None:
         looker.start()
-    places = build_workspace_collector(shared, pruner)
-    watcher = build_process_watcher(shared, parts)
-    closer = build_task_closer(shared, parts)
+    places = steps.build_workspace_collector(shared, pruner)
+    watcher = steps.build_process_watcher(shared, parts)
+    closer = steps.build_task_closer(shared, parts)
     for thread in (keeper, listener, lister, places, watcher, closer):
         thread.start()
     return WorkerProcess(
@@ -279,7 +249,7 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
         deliveries=deliveries,
         collecting=collecting,
         gather_artifacts=partial(gather_artifacts, build_gathering_parts(shared, parts)),
-        fetching=build_fetching_parts(shared),
+        fetching=steps.build_fetching_parts(shared),
         runs=client.runs,
         sweeper=sweeper,
         pruner=pruner,
@@ -297,7 +267,9 @@ def start_worker_process(settings: Settings, options: WorkerOptions | None = Non
 
 def _build_shared_parts(client: Client, options: WorkerOptions) -> SharedParts:
     """Build the shared parts, and register the process among the workers."""
+    from hermes_worker.tasks.build import SharedParts, build_redactor
     from hermes_worker.tasks.leases import Leases
+    from hermes_worker.workspaces.build import build_sandbox, make_sharing_check
 
     settings = client.settings
     sandbox = build_sandbox(settings, make_sharing_check(client.database))
@@ -330,6 +302,8 @@ def _build_shared_parts(client: Client, options: WorkerOptions) -> SharedParts:
 def build_step_parts(client: Client, options: WorkerOptions | None, models: WorkerModels) -> WorkerContext:
     """Build the parts for iterations, tool calls and auxiliary calls over these models, and register the process among
     the workers. Starts no thread: leases are renewed when a step needs them."""
+    from hermes_worker.tasks.build import WorkerOptions
+
     return _build_step_parts(_build_shared_parts(client, options or WorkerOptions()), client, models)
 
 
@@ -338,6 +312,7 @@ def _build_step_parts(shared: SharedParts, client: Client, models: WorkerModels 
     ``models`` is given."""
     from hermes_worker.features.checkpoints.build import build_checkpointing
     from hermes_worker.features.forks.work import ForkedCallRows
+    from hermes_worker.features.memory.build import make_memory_check
     from hermes_worker.features.provider_keys.build import build_tenant_watch
     from hermes_worker.store.inbound_files import InboundFiles
     from hermes_worker.store.runs.auxiliary import AuxiliaryCalls
@@ -345,16 +320,19 @@ def _build_step_parts(shared: SharedParts, client: Client, models: WorkerModels 
     from hermes_worker.store.runs.processes import Processes
     from hermes_worker.store.runs.remote_tasks import RemoteTasks
     from hermes_worker.store.runs.transcripts import Transcripts
+    from hermes_worker.stream.live import Live
+    from hermes_worker.tasks import build as steps
     from hermes_worker.tasks.context import RunRules, WorkerContext, WorkerRows
     from hermes_worker.tasks.fair_semaphore import FairSemaphore
+    from hermes_worker.workspaces.build import build_copy_rule, make_workspace_opener
 
     settings, database = shared.settings, client.database
-    compactor = build_compactor(shared)
+    compactor = steps.build_compactor(shared)
     rules = RunRules(
-        delegation=build_delegation_policy(settings),
-        approvals=build_approval_rules(settings),
-        guardrails=build_guardrail_rules(settings),
-        model=build_model_options(settings, compactor=compactor),
+        delegation=steps.build_delegation_policy(settings),
+        approvals=steps.build_approval_rules(settings),
+        guardrails=steps.build_guardrail_rules(settings),
+        model=steps.build_model_options(settings, compactor=compactor),
         checkpoints=build_checkpointing(settings),
         forks=ForkedCallRows(database),
         **build_rules_of_features(database, settings, {}),
@@ -371,7 +349,7 @@ def _build_step_parts(shared: SharedParts, client: Client, models: WorkerModels 
             remote_tasks=RemoteTasks(database),
             processes=Processes(database),
         ),
-        models=models or build_worker_models(shared, partial(build_tenant_watch, settings, database)),
+        models=models or steps.build_worker_models(shared, partial(build_tenant_watch, settings, database)),
         rules=rules,
         sender=client.publisher,
         leases=shared.leases,
@@ -380,10 +358,10 @@ def _build_step_parts(shared: SharedParts, client: Client, models: WorkerModels 
         workspace=make_workspace_opener(
             settings, shared.sandbox, build_copy_rule(settings, database), shared.open_keeper
         ),
-        hooks=build_worker_hooks(shared, make_memory_check(settings, database)),
+        hooks=steps.build_worker_hooks(shared, make_memory_check(settings, database)),
         fair_semaphore=FairSemaphore(_COMPUTING_AT_ONCE),
         redactor=shared.redactor,
-        overridden_by=make_override_builder(shared, compactor, partial(build_rules_of_features, database)),
+        overridden_by=steps.make_override_builder(shared, compactor, partial(build_rules_of_features, database)),
     )
 
 
@@ -391,6 +369,8 @@ def build_rules_of_features(database: Database, settings: Settings, said: Overri
     """Build the fields of ``RunRules`` that features fill. ``said`` holds the settings in which a run differs from its
     process.
     """
+    from hermes_worker.features.memory.build import build_review_starter
+
     found: dict[str, Any] = {"policies": build_tool_policies(settings, said)}
     if not said or any(key.startswith(("memory.", "skills.")) for key in said):
         found["reviewing"] = build_review_starter(database, settings, build_skill_policy(settings))
@@ -401,6 +381,7 @@ def build_tool_policies(settings: Settings, said: Overrides) -> ToolPolicies:
     """The policies for tools under these settings; ``said`` are the settings that differ from those of the process."""
     from hermes_worker.agent.tools.base import ToolPolicies
     from hermes_worker.agent.tools.builtin import COMMAND_S_MAX
+    from hermes_worker.features.memory.build import build_memory_policy
 
     return ToolPolicies(
         of_features=(build_memory_policy(settings), build_skill_policy(settings)),
@@ -419,12 +400,15 @@ def _build_catalog(shared: SharedParts, skills: SkillShelf) -> ToolCatalog:
     from hermes_worker.features.memory.rows import Memories
     from hermes_worker.features.memory.work import AgentMemories
     from hermes_worker.features.skills.work import AgentSkills
+    from hermes_worker.models.build import build_grants_at
     from hermes_worker.net.urls import UrlPolicy
     from hermes_worker.store.jobs.jobs import Jobs
     from hermes_worker.store.outbox.deliveries import Deliveries
     from hermes_worker.store.resources import Resources
     from hermes_worker.tasks.agent_messages import AgentMessages
     from hermes_worker.tasks.agent_sessions import AgentSessions
+    from hermes_worker.tasks.build import load_what_runs_here
+    from hermes_worker.workspaces.build import list_passed_on
     from scheduler.agent_jobs import AgentJobs
 
     database = shared.database
@@ -476,4 +460,6 @@ def start_process_lister(settings: Settings, database: Database) -> ServerLister
 
 def load_workspace_states(settings: Settings, database: Database, sessions: Collection[str]) -> Mapping[str, str]:
     """Load for each of these sessions that exists whether its workspace is ``at work`` or ``quiet``."""
+    from hermes_worker.features.retention.build import build_pruner
+
     return build_pruner(database, settings).load_workspace_states(sessions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -101,12 +101,17 @@ class Api(FastAPI):
         return self.openapi_schema
 
 
+async def refuse_impossible_names(request: Request) -> None:
+    """Answer 404 for a name with a NUL in the path: nothing is called so, and PostgreSQL cannot even be asked."""
+    if any("\x00" in value for value in request.path_params.values()):
+        raise HTTPException(404)
+
+
 async def _refuse_unknown_parameters(request: Request) -> None:
     """Refuse a parameter of the query that the operation does not have: it is a mistake, and the caller should learn
     it."""
+    await refuse_impossible_names(request)
     app: FastAPI = request.app
-    if any("\x00" in value for value in request.path_params.values()):
-        raise HTTPException(404)  # nothing is called so, and PostgreSQL cannot even be asked
     if request.query_params:
         asked = (app.openapi(), request.url.path, request.method)
         if (name := find_unknown_parameter(*asked, request.query_params)) is not None:
@@ -147,8 +152,15 @@ def build_context(
     )
 
 
-def build_app(context: ApiContext, holders: Keyholders, routers: Iterable[RouterDeclaration]) -> FastAPI:
-    """Build an application with these routes. Raises ``ConfigurationError`` for two routes that claim one operation."""
+def build_app(
+    context: ApiContext,
+    holders: Keyholders,
+    routers: Iterable[RouterDeclaration],
+    *,
+    check: Callable[[Request], Awaitable[None]] = _refuse_unknown_parameters,
+) -> FastAPI:
+    """Build an application with these routes; ``check`` refuses a request before its route sees it. Raises
+    ``ConfigurationError`` for two routes that claim one operation."""
     followers, changes = context.followers, context.changes
 
     @asynccontextmanager
@@ -171,7 +183,7 @@ def build_app(context: ApiContext, holders: Keyholders, routers: Iterable[Router
         redoc_url=None,
         openapi_url=None,
         responses=schema.EVERYWHERE,
-        dependencies=[Depends(_refuse_unknown_parameters)],
+        dependencies=[Depends(check)],
     )
     app.openapi_version = OPENAPI_VERSION
     app.state.deprecated = DEPRECATED

@@ -22,7 +22,7 @@ from hermes_worker.core.errors import HermesError, UnavailableError
 from hermes_worker.core.limits import LimitName, LimitReached
 from hermes_worker.observe import log
 from hermes_worker.safety.redaction import redact
-from hermes_worker.services.submission import InvalidSubmission
+from hermes_worker.services.submission_rules import InvalidSubmission
 from hermes_worker.store.access.idempotency_keys import IdempotencyConflict
 from hermes_worker.store.outbox.deliveries import DeliveryBusy, DeliveryNotFound
 from hermes_worker.store.runs.runs import RunDeleted, RunNotFound, SessionActive, SessionBusy, SessionNotFound

@@ -1,9 +1,11 @@
 """The API of one command: the process that calls it serves it, on a port of this machine, while the command runs.
 
-It is the same application over the same rows, with three differences. Only the routers that a request needs are
-imported, when the first such request comes: a command needs a few of them, and importing all takes a second. Only its
-own key opens it, which no other process ever has; a request without it is refused before anything else is looked at.
-And it does not serve what only a long-running server offers (the page, events of platforms, metrics).
+It is the same application over the same rows, with four differences. Only the routes that a request needs are
+imported and built, when the first such request comes: a command needs a few of them, and all take a second. Names and
+numbers in queries are not compared with the document of the API, since the one client is of this version and writing
+the document takes longer than the answer. Only its own key opens it, which no other process ever has; a request without
+it is refused before anything else is looked at. And it does not serve what only a long-running server offers (the page,
+events of platforms, metrics).
 """
 
 from __future__ import annotations
@@ -13,18 +15,19 @@ import hmac
 import secrets
 import socket
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_worker import installed
-from hermes_worker.api.app import build_app, build_context
+from hermes_worker.api.app import build_app, build_context, refuse_impossible_names
 from hermes_worker.api.auth import Keyholders, read_bearer
 from hermes_worker.api.errors import ApiError
 from hermes_worker.api.operations import is_path_of
@@ -32,7 +35,9 @@ from hermes_worker.api.server import ApiServer
 from hermes_worker.broker.queue import build_home_client, build_redis_client
 from hermes_worker.core.errors import UnavailableError
 from hermes_worker.core.principals import format_key_holder
+from hermes_worker.extension import RouterDeclaration, load_reference
 from hermes_worker.local.paths import StackNote, find_embedded_broker_url, find_running_stack
+from hermes_worker.observe import import_structlog
 from hermes_worker.settings import Secret, Settings
 from hermes_worker.settings.sealing import Keyring
 from hermes_worker.settings.server_key import KEY_PREFIX, build_keyring, compute_fingerprint
@@ -62,7 +67,7 @@ class AloneApp:
         if scope["type"] == "lifespan":
             await self._load_app(())(scope, receive, send)
         elif self._is_ours(scope):
-            await self._load_app(self._find_router_names(scope["path"]))(scope, receive, send)
+            await self._load_app(self._find_paths(scope["path"]))(scope, receive, send)
         else:
             refusal = ApiError(401, "This is the API of one command, which has the only key.", code="invalid_api_key")
             await refusal.response(scope, receive, send)
@@ -71,18 +76,27 @@ class AloneApp:
         given = read_bearer(Headers(scope=scope)) or ""
         return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._key.reveal().encode())
 
-    def _find_router_names(self, path: str) -> tuple[str, ...]:
+    def _find_paths(self, path: str) -> tuple[str, ...]:
+        """Find the declared paths that the path of a request fits."""
         routers = installed.get_installed().routers.values()
-        return tuple(each.name for each in routers if any(is_path_of(template, path) for template in each.paths))
+        return tuple(each for router in routers for each in router.paths if is_path_of(each, path))
 
-    def _load_app(self, names: tuple[str, ...]) -> ASGIApp:
-        if names not in self._apps:
-            routers = installed.get_installed().routers
-            app = build_app(self._context, self._holders, [routers[name] for name in names])
+    def _load_app(self, paths: tuple[str, ...]) -> ASGIApp:
+        """Build the application of these paths, once."""
+        if paths not in self._apps:
+            declared = [each for each in installed.get_installed().routers.values() if set(paths) & set(each.paths)]
+            routers = [_choose_routes(each, paths) for each in declared]
+            app = build_app(self._context, self._holders, routers, check=refuse_impossible_names)
             app.add_exception_handler(UnavailableError, _answer_unavailable)
             app.state.deprecated = ()  # the whole document is not here, so the table would name what is missing
-            self._apps[names] = app
-        return self._apps[names]
+            self._apps[paths] = app
+        return self._apps[paths]
+
+
+def _choose_routes(declared: RouterDeclaration, paths: Collection[str]) -> RouterDeclaration:
+    """Leave the routes of these paths: FastAPI builds the models of all routes of a router when it looks for one."""
+    routes = [each for each in load_reference(declared.implementation).routes if getattr(each, "path", "") in paths]
+    return replace(declared, implementation=APIRouter(routes=routes))
 
 
 async def _answer_unavailable(_request: Request, error: Exception) -> JSONResponse:
@@ -104,6 +118,7 @@ class AloneApi:
 
     def __init__(self, settings: Settings) -> None:
         """Begin to serve. Raises ``ConfigurationError``, and ``UnavailableError`` where the database cannot be used."""
+        import_structlog()
         self.key = Secret(f"{KEY_PREFIX}{secrets.token_urlsafe(32)}")
         self._client = _build_client(settings)
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_worker.api.errors import ApiError, invalid
-from hermes_worker.services.submission import TEXT_CHARS_MAX
+from hermes_worker.services.submission_rules import TEXT_CHARS_MAX
 
 ITEMS_MAX = 1_000
 """Most messages of a conversation, and most parts of a message."""

@@ -12,7 +12,6 @@ _LENIENT_PATHS = re.compile(r"(/v1)?/health|/health/(ready|detailed)|/(webhooks|
 own."""
 _NUMBERS = {"integer": re.compile(r"-?[0-9]+(\.0+)?"), "number": re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")}
 """Numbers as JSON writes them. Python takes more: spaces around a number, ``1_000``, ``nan``."""
-_FORMS: dict[str, re.Pattern[str]] = {}
 
 
 def find_operations(document: Mapping[str, Any], path: str) -> dict[str, Operation]:
@@ -27,13 +26,10 @@ def find_operations(document: Mapping[str, Any], path: str) -> dict[str, Operati
 
 def is_path_of(template: str, path: str) -> bool:
     """Whether the path of a request is one that the document names ``template``."""
-    return bool(_compile_form(template).fullmatch(path))
-
-
-def _compile_form(template: str) -> re.Pattern[str]:
-    if template not in _FORMS:
-        _FORMS[template] = re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(template)))
-    return _FORMS[template]
+    named, given = template.split("/"), path.split("/")
+    return len(named) == len(given) and all(
+        bool(part) if name.startswith("{") else part == name for name, part in zip(named, given, strict=True)
+    )
 
 
 def find_unknown_parameter(document: Mapping[str, Any], path: str, method: str, given: Mapping[str, Any]) -> str | None:

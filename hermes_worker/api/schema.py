@@ -29,7 +29,7 @@ from hermes_worker.schemas.runs import (
     StandingObject,
 )
 from hermes_worker.schemas.usage import UsageObject
-from hermes_worker.services.submission import TAG, TAGS_MAX, TEXT_CHARS_MAX
+from hermes_worker.services.submission_rules import TAG, TAGS_MAX, TEXT_CHARS_MAX
 from hermes_worker.stream.sse import build_usage
 
 VERSION = __version__

@@ -34,7 +34,7 @@ from hermes_worker.core.errors import ConfigurationError
 from hermes_worker.local.paths import find_broker_url
 from hermes_worker.local.startup import wait_for_database
 from hermes_worker.observe import log
-from hermes_worker.services import submission
+from hermes_worker.services.submission_rules import warm_up
 from hermes_worker.settings import ServerSettings, Settings
 from hermes_worker.settings.tls import build_server_context
 from hermes_worker.stream.followers import FollowPolicy
@@ -154,7 +154,7 @@ class ApiServer(uvicorn.Server):
     def warm_up(self) -> None:
         """Do now what the first requests would wait for: imports, and the document. No request is answered meanwhile,
         so the sockets open afterwards. Idempotent."""
-        asyncio.run(run_in_threadpool(submission.warm_up))
+        asyncio.run(run_in_threadpool(warm_up))
         self.describe()
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:

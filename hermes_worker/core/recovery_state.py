@@ -8,12 +8,12 @@ the chain is in use. None of it is ever shown or stored as part of the conversat
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hermes_worker.core.json_values import read_text, require_count
 from hermes_worker.core.messages import dump_canonical_json
-from hermes_worker.core.recovery.reply_policy import ReplyCounters, build_document, parse_counters
 
 VERSION = 1
 """Version of the document. A worker that reads a newer one ignores what it does not know."""
@@ -33,6 +33,33 @@ class Amendment(StrEnum):
     """Images in tool results are replaced by a text."""
     PLAIN_TOOL_SCHEMAS = "plain_tool_schemas"
     """Tool schemas without ``pattern`` and ``format``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyCounters:
+    """The history of earlier replies of the turn, and what the next request has to say about it."""
+
+    continuations: int = 0
+    reissues: int = 0
+    incompletes: int = 0
+    open_scratchpads: int = 0
+    unknown_rounds: int = 0
+    """Replies in a row whose calls named no tool at all."""
+    raw_calls: int = 0
+    """Replies in a row that held calls as text."""
+    prefills: int = 0
+    empties: int = 0
+    was_nudged_after_tools: bool = False
+    parts: tuple[str, ...] = ()
+    """Texts of the replies that were continued; the answer begins with them."""
+    housekeeping_text: str = ""
+    """Text beside the last rounds of calls, while those were of housekeeping tools only."""
+    scaffold: tuple[str, ...] = ()
+    """Canonical rows that follow the transcript in the next request."""
+    last_interim: str = ""
+    """The text of the newest incomplete reply, to recognise a repetition."""
+    output_repairs: int = 0
+    """Answers of the run that did not fit its schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +149,34 @@ def parse_recovery_state(document: str | None) -> RecoveryState:
         forced_tools=tuple(map(str, read.get("forced_tools", ()))),
         context=read_text(read.get("context")),
     )
+
+
+def build_document(counters: ReplyCounters) -> dict[str, object]:
+    """Build JSON values for the counters, without defaults."""
+    fresh = ReplyCounters()
+    values = {name: getattr(counters, name) for name in ReplyCounters.__dataclass_fields__}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value != getattr(fresh, name)
+    }
+
+
+def parse_counters(document: Mapping[str, object]) -> ReplyCounters:
+    """Parse what ``build_document`` wrote. Unknown fields, which a newer worker wrote, are ignored. Raises
+    ``ValueError`` for values of the wrong type."""
+    fresh = ReplyCounters()
+    values: dict[str, object] = {}
+    for name in ReplyCounters.__dataclass_fields__:
+        if name in document:
+            values[name] = _require_type_of(getattr(fresh, name), document[name], name)
+    return replace(fresh, **values)  # type: ignore[arg-type]
+
+
+def _require_type_of(example: object, value: object, name: str) -> object:
+    if isinstance(example, tuple):
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+    elif type(value) is type(example):
+        return value
+    raise ValueError(f"{name!r} has the wrong type: {value!r}")

@@ -15,6 +15,7 @@ from support.patience import PATIENCE_S
 from support.store import Store
 
 from hermes_worker import installed
+from hermes_worker.api.app import Api
 from hermes_worker.api.in_process import AloneApi
 from hermes_worker.client import HermesClient, RefusedError
 from hermes_worker.extension import load_reference
@@ -71,6 +72,13 @@ def test_a_home_without_a_broker_is_read_and_steered(alone: AloneApi, at_home: S
         done = [deed["actor"] for deed in client.audit()]
     assert set(done) == {"cli:ann"}
     assert not (at_home.home / "api.key").exists(), "to look at a home leaves nothing there"
+
+
+def test_what_only_reads_waits_for_no_document(alone: AloneApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    with asking(alone) as client:
+        run_id = client.submit("hello", session_id="mine")
+        monkeypatch.setattr(Api, "openapi", None)
+        assert [run.run_id for run in client.sheets(session_id="mine")] == [run_id]
 
 
 def test_it_ends_with_the_command(at_home: Settings) -> None:

@@ -20,17 +20,15 @@ from hermes_worker.core.recovery.reply_policy import (
     FinishPartial,
     PartialReason,
     ReplyContext,
-    ReplyCounters,
     ReplyFacts,
     RunTools,
     UnansweredReason,
     Verdict,
-    build_document,
     compute_output_limit,
     judge_reply,
-    parse_counters,
     read_reply_facts,
 )
+from hermes_worker.core.recovery_state import ReplyCounters, build_document, parse_counters
 
 FRESH = ReplyCounters()
 ALONE = ReplyContext()

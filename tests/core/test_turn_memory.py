@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes_worker.core.recovery.reply_policy import ReplyCounters
-from hermes_worker.core.recovery_state import Amendment, RecoveryState, dump_recovery_state, parse_recovery_state
+from hermes_worker.core.recovery_state import (
+    Amendment,
+    RecoveryState,
+    ReplyCounters,
+    dump_recovery_state,
+    parse_recovery_state,
+)
 
 counts = st.integers(0, 9)
 memories = st.builds(

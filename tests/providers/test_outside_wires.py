@@ -31,6 +31,7 @@ from hermes_worker.core.recovery import reply_policy as empty
 from hermes_worker.core.recovery import retry
 from hermes_worker.core.recovery.classify import classify_translated
 from hermes_worker.core.recovery.reasoning_tags import ThinkScrubber, has_visible_text, strip_think_blocks
+from hermes_worker.core.recovery_state import ReplyCounters
 from hermes_worker.models.catalog import find_wire_needs
 from hermes_worker.models.endpoint import Endpoint
 from hermes_worker.models.prices import is_priced
@@ -85,7 +86,7 @@ def test_a_reported_stream_is_read_right(case: Mapping[str, Any]) -> None:
 
 def assert_is_no_answer(reply: ModelReply) -> None:
     """The reply is asked for again, and when that does not help, the user is told what the server lacks."""
-    counters, around = empty.ReplyCounters(), empty.ReplyContext()
+    counters, around = ReplyCounters(), empty.ReplyContext()
     for _ in range(10):
         verdict = empty.judge_reply(empty.read_reply_facts(reply), counters, around)
         if not isinstance(verdict, empty.AskAgain):

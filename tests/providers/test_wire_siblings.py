@@ -31,6 +31,7 @@ from hermes_worker.core.recovery.classify import classify_translated
 from hermes_worker.core.recovery.error_words import clean_error_text, find_words
 from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.reasoning_tags import extract_reasoning, has_visible_text, strip_think_blocks
+from hermes_worker.core.recovery_state import ReplyCounters, build_document, parse_counters
 from hermes_worker.models.catalog import find_wire_needs
 from hermes_worker.models.wires.anthropic_reply import MessageAssembler
 from hermes_worker.models.wires.chat_reply import MalformedReply, ReplyAssembler, StreamedError, parse_usage
@@ -235,11 +236,11 @@ RAW = [
 
 @pytest.mark.parametrize("text", RAW)
 def test_a_server_s_notation_of_calls_is_no_answer(text: str) -> None:
-    facts, counters = empty.read_reply_facts(ModelReply(text=text)), empty.ReplyCounters()
+    facts, counters = empty.read_reply_facts(ModelReply(text=text)), ReplyCounters()
     for _ in range(empty.RAW_CALLS_MAX):
         verdict = empty.judge_reply(facts, counters, empty.ReplyContext())
         assert isinstance(verdict, empty.AskAgain)
-        counters = empty.parse_counters(empty.build_document(verdict.counters))
+        counters = parse_counters(build_document(verdict.counters))
     last = empty.judge_reply(facts, counters, empty.ReplyContext())
     assert last == empty.FinishPartial(text="", reason=empty.PartialReason.RAW_CALLS, note=empty.STILL_RAW)
     elsewhere = empty.judge_reply(facts, counters, empty.ReplyContext(has_fallback=True))

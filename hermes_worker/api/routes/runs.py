@@ -41,7 +41,7 @@ from hermes_worker.schemas.runs import (
 )
 from hermes_worker.services.results import build_turn_result
 from hermes_worker.services.sheets import redact_deliveries
-from hermes_worker.services.submission import Submission, accept, announce
+from hermes_worker.services.submission_rules import Submission
 from hermes_worker.store.access.principals import TenantDisabled
 from hermes_worker.store.runs.explanations import Explanations
 from hermes_worker.store.runs.listing import Listing, RunFilter, RunPage
@@ -144,6 +144,8 @@ async def create_run(
     idempotency_key: Annotated[_Key | None, Header()] = None,
 ) -> StartedRun:
     """Accept a run. It is committed when this answers, and starts as soon as a worker is free."""
+    from hermes_worker.services.submission import accept, announce  # most commands of which this is a router only read
+
     submission = context.adapt_to_stack(build_submission(body, caller, idempotency_key))
     if caller.operates:
         await context.call_store(require_enabled, context, caller)

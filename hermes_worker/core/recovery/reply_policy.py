@@ -10,7 +10,6 @@ the next request may be built on another worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -24,6 +23,7 @@ from hermes_worker.core.recovery.reasoning_tags import (
     strip_reasoning,
     strip_think_blocks,
 )
+from hermes_worker.core.recovery_state import ReplyCounters
 
 CONTINUATIONS_MAX = 3
 """Requests to go on after an answer hit its length limit; the answer that is cut after the last one ends the turn."""
@@ -121,33 +121,6 @@ class ReplyContext:
     """The configured output limit."""
     output_tokens_requested: int | None = None
     """The output limit of the request that was answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyCounters:
-    """The history of earlier replies of the turn, and what the next request has to say about it."""
-
-    continuations: int = 0
-    reissues: int = 0
-    incompletes: int = 0
-    open_scratchpads: int = 0
-    unknown_rounds: int = 0
-    """Replies in a row whose calls named no tool at all."""
-    raw_calls: int = 0
-    """Replies in a row that held calls as text."""
-    prefills: int = 0
-    empties: int = 0
-    was_nudged_after_tools: bool = False
-    parts: tuple[str, ...] = ()
-    """Texts of the replies that were continued; the answer begins with them."""
-    housekeeping_text: str = ""
-    """Text beside the last rounds of calls, while those were of housekeeping tools only."""
-    scaffold: tuple[str, ...] = ()
-    """Canonical rows that follow the transcript in the next request."""
-    last_interim: str = ""
-    """The text of the newest incomplete reply, to recognise a repetition."""
-    output_repairs: int = 0
-    """Answers of the run that did not fit its schema."""
 
 
 # --------------------------------------------------------------------------------------------------------- verdicts
@@ -505,37 +478,3 @@ STILL_RAW = (
     "--tool-call-parser, llama-server: --jinja), or use another server or model."
 )
 STILL_INCOMPLETE = f"The model's reply was incomplete {INCOMPLETES_MAX} times in a row."
-
-
-# ---------------------------------------------------------------------------------------------------------- storage
-
-
-def build_document(counters: ReplyCounters) -> dict[str, object]:
-    """Build JSON values for the counters, without defaults."""
-    fresh = ReplyCounters()
-    values = {name: getattr(counters, name) for name in ReplyCounters.__dataclass_fields__}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if value != getattr(fresh, name)
-    }
-
-
-def parse_counters(document: Mapping[str, object]) -> ReplyCounters:
-    """Parse what ``build_document`` wrote. Unknown fields, which a newer worker wrote, are ignored. Raises
-    ``ValueError`` for values of the wrong type."""
-    fresh = ReplyCounters()
-    values: dict[str, object] = {}
-    for name in ReplyCounters.__dataclass_fields__:
-        if name in document:
-            values[name] = _require_type_of(getattr(fresh, name), document[name], name)
-    return replace(fresh, **values)  # type: ignore[arg-type]
-
-
-def _require_type_of(example: object, value: object, name: str) -> object:
-    if isinstance(example, tuple):
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-    elif type(value) is type(example):
-        return value
-    raise ValueError(f"{name!r} has the wrong type: {value!r}")

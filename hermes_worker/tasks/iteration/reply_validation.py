@@ -18,7 +18,7 @@ from hermes_worker.core.messages import Message, ModelReply, ModelRequest, Role,
 from hermes_worker.core.recovery import reply_policy as empty
 from hermes_worker.core.recovery.raw_calls import has_raw_call
 from hermes_worker.core.recovery.reasoning_tags import extract_reasoning, strip_reasoning, strip_think_blocks
-from hermes_worker.core.recovery_state import RecoveryState, dump_recovery_state
+from hermes_worker.core.recovery_state import RecoveryState, ReplyCounters, dump_recovery_state
 from hermes_worker.core.run import ExitReason, Run
 from hermes_worker.core.structured_output import REPAIRS_MAX, build_call_demand, build_correction, quote_refused
 from hermes_worker.safety.redaction import redact
@@ -159,7 +159,7 @@ def _send_back(reply: ModelReply, verdict: empty.Accept, memory: RecoveryState, 
         build_assistant_body(_build_reply_to_store(reply, verdict.text, keeps_calls=False)),
         build_user_body(correction),
     )
-    counters = empty.ReplyCounters(output_repairs=memory.counters.output_repairs + 1, scaffold=sent_back)
+    counters = ReplyCounters(output_repairs=memory.counters.output_repairs + 1, scaffold=sent_back)
     return _ask_again(reply, replace(memory, counters=counters), is_counted=True)
 
 
