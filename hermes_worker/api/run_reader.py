@@ -25,6 +25,8 @@ from hermes_worker.stream.live import LiveEntry
 _PAGE = 500
 """Most rows in one read."""
 _CALLS_OF_AN_ITERATION = 256
+_CLAIM_S = 1.0
+"""Seconds in which a worker begins to hold what it has claimed."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -138,4 +140,7 @@ async def _watch(context: ApiContext, run_id: str) -> None:
         await context.call_store(context.client.runs.mark_watched, run_id, context.policy.watch_for_s)
     except UnavailableError:
         pass  # renewed with the watches of all readers once the database is back
+    await context.tell_broker(context.client.publisher.nudge, "watch", run_id)
+    # A claim that read the row just before it was marked may not have been held yet when the first nudge came.
+    await asyncio.sleep(_CLAIM_S)
     await context.tell_broker(context.client.publisher.nudge, "watch", run_id)

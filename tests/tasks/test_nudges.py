@@ -115,6 +115,22 @@ def test_a_watch_is_forgotten_with_the_last_step_of_its_run(leases: Leases) -> N
     assert not leases.is_watched("run_2")
 
 
+def test_whoever_comes_while_a_claim_is_held_is_shown_what_is_done_under_it(leases: Leases) -> None:
+    shown: list[str] = []
+    with leases.hold_claim("one", "run_1", may_hand_over=True):
+        leases.announce_to_watchers("one", lambda: shown.append("one"))
+        assert shown == []
+        leases.watch({"run_1", "run_2"})
+        leases.watch({"run_1"})
+        assert shown == ["one", "one"]
+    with leases.hold_claim("two", "run_1", may_hand_over=True):
+        leases.watch({"run_1"})
+        leases.announce_to_watchers("two", lambda: shown.append("two"))
+    leases.watch({"run_1"})
+    leases.announce_to_watchers("two", lambda: shown.append("too late"))
+    assert shown == ["one", "one", "two"]
+
+
 def test_a_flood_of_nudges_costs_a_few_statements_and_then_one_in_a_tenth_of_a_second(
     listener: NudgeListener, held: tuple[str, AbortSignal], looks: Looks, clock: Clock
 ) -> None:

@@ -66,8 +66,12 @@ def _claim(parts: WorkerContext, effect: RunTool) -> CallClaim | None:
     if claim is not None:
         count("tool_call.claimed")
         if claim.is_watched:
-            parts.live.append(effect.run_id, build_tool_entry(claim))
+            _announce(parts, claim)
     return claim
+
+
+def _announce(parts: WorkerContext, claim: CallClaim) -> None:
+    parts.live.append(claim.run_id, build_tool_entry(claim))
 
 
 def build_tool_entry(claim: CallClaim) -> LiveEntry:
@@ -82,6 +86,7 @@ def _run_and_settle(parts: WorkerContext, claim: CallClaim, abort: AbortSignal) 
     began = time.monotonic()
     add_attributes(tool=claim.request.name, call=claim.request.id)
     parts = parts.for_run(claim.loaded)
+    parts.leases.announce_to_watchers(claim.token, partial(_announce, parts, claim))
     if parts.leases.is_surely_held(claim.token):
         claim, stand_in = ask_before_call(parts, claim, parts.rows.runs.load_session_context(claim.session_pk), abort)
         consulted = parts.rows.auxiliary_calls.list_answers(claim) if claim.has_asked else ()
