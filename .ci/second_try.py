@@ -35,8 +35,8 @@ def main(arguments: Sequence[str], listed: Path = LIST) -> int:
         return status
     print(f"\nsecond try, alone: {len(failed)} of the tests", flush=True)
     # Some markers depend on what else is collected (one of two databases is left to the night), so none decides here.
-    again = [*(rest or [".venv/bin/pytest"]), "-m", "", "-n", "0", "--last-failed", "--last-failed-no-failures", "none"]
-    again.append("-x")
+    only_failed = ["--last-failed", "--last-failed-no-failures", "none", "-x"]
+    again = [*(rest or [".venv/bin/pytest"]), "-m", "", "-n", "0", *only_failed]
     status = subprocess.run(again, check=False).returncode
     return status or report_second_tries(failed, read_known(listed), listed.name)
 

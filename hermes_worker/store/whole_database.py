@@ -50,7 +50,8 @@ def measure_size(database: Database) -> DatabaseSize:
         if not database.is_sqlite:
             total = connection.execute(sa.text("select pg_database_size(current_database())")).scalar_one()
             found = connection.execute(_DEAD_ROWS, {"noted": _DEAD_ROWS_NOTED})
-            dead = {name: count for name, count in found if name in load_schema().tables}
+            ours = load_schema().tables
+            dead = {name: count for name, count in found if name in ours}
             return DatabaseSize(total_bytes=int(total), dead_rows=dead)
         page, pages, free = (
             int(connection.exec_driver_sql(f"pragma {name}").scalar_one())

@@ -16,7 +16,7 @@ from hermes_worker.store.tables import metadata
 
 
 def load_schema() -> sa.MetaData:
-    """Load the tables that features declare, and return them with those of the kernel."""
+    """Load the schema of the database: the tables of the kernel, and all that features declare."""
     for reference in chain.from_iterable(one.tables for one in installed.get_installed().list_bringing("tables")):
         load_reference(reference)
     return metadata

@@ -10,12 +10,17 @@ from hermes_worker.store import whole_database
 from hermes_worker.store.tables import maintenance
 
 
+def is_bloated(found: whole_database.DatabaseSize) -> bool:
+    """Connections that other tests left to a server report the dead rows of their tables when they like."""
+    return "maintenance" in found.dead_rows if found.dead_rows else found.is_bloated
+
+
 def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     database = store.database
     monkeypatch.setattr(whole_database, "_FREE_BYTES_NOTED", 1_000_000)
     monkeypatch.setattr(whole_database, "_DEAD_ROWS_NOTED", 20)
     whole_database.reclaim_space(database)  # what others did in this database
-    assert "maintenance" not in whole_database.measure_size(database).dead_rows
+    assert not is_bloated(whole_database.measure_size(database))
     with database.write() as connection:
         # Few enough for autovacuum to leave them alone, and long only where their pages count.
         words = "x" * 100_000 if database.is_sqlite else ""
@@ -30,9 +35,7 @@ def test_what_holds_nothing_is_told_and_given_back(store: Store, monkeypatch: py
     assert ("maintenance" in dict(before.dead_rows)) is not database.is_sqlite
     whole_database.reclaim_space(database)
     after = whole_database.measure_size(database)
-    # Connections that other tests left to this server report their dead rows when they like.
-    assert "maintenance" not in after.dead_rows
-    assert not after.is_bloated or not database.is_sqlite
+    assert not is_bloated(after)
     assert after.free_bytes == 0
     if database.is_sqlite:
         assert after.total_bytes < before.total_bytes

@@ -36,7 +36,6 @@ from hermes_worker.features.retention.export_rows import count_rows
 from hermes_worker.features.retention.fact_rows import is_in_chains, load_chains, load_sessions
 from hermes_worker.features.retention.hold_rows import load_holds
 from hermes_worker.features.retention.selection_rows import (
-    OF_TENANT,
     SelectedRows,
     build_answer_conditions,
     build_filter_conditions,
@@ -44,6 +43,7 @@ from hermes_worker.features.retention.selection_rows import (
     build_upload_condition,
     find_person_again,
     list_runs,
+    list_tenant_tables,
     select_rows,
     split_into_parts,
 )
@@ -74,7 +74,6 @@ from hermes_worker.store.tables import (
     tenants,
     waits,
 )
-from hermes_worker.store.whole_schema import list_owned_tables
 
 _NOBODY = "-"
 """The tenant of rows that only reserve row ids. No tenant can have this name."""
@@ -427,7 +426,7 @@ class Erasures(RowStore):
             marked = dead_targets.c.key.in_(selected.person.targets) & (dead_targets.c.tenant == erasure.tenant)
             connection.execute(sa.delete(dead_targets).where(marked))
             delete_artifacts(connection, build_upload_condition(selected))
-            for table in (*OF_TENANT, *list_owned_tables("tenant")) if selected.person.is_everybody else ():
+            for table in list_tenant_tables() if selected.person.is_everybody else ():
                 connection.execute(sa.delete(table).where(table.c.tenant == erasure.tenant))
 
     def _erase_authorship(self, authors: Sequence[str]) -> None:

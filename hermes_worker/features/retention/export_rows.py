@@ -18,13 +18,13 @@ from hermes_worker.features.retention.selection_rows import (
     AT_ONCE,
     BY_RUN,
     BY_SESSION,
-    OF_TENANT,
     SelectedRows,
     build_answer_conditions,
     build_filter_conditions,
     build_memory_conditions,
     build_upload_condition,
     list_runs,
+    list_tenant_tables,
     select_rows,
     split_into_parts,
 )
@@ -79,7 +79,7 @@ def iterate_conditions(
     yield from _iterate_firings_and_deliveries(connection, selected)
     yield artifacts, build_upload_condition(selected)
     if selected.person.is_everybody:
-        for table in (*OF_TENANT, *list_owned_tables("tenant")):
+        for table in list_tenant_tables():
             ours = table.c.tenant == selected.tenant
             yield table, sa.and_(ours, table.c.run_pk.is_(None)) if "run_pk" in table.c else ours
         return

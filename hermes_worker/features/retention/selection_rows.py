@@ -64,6 +64,7 @@ from hermes_worker.store.tables import (
     waits,
     webhook_events,
 )
+from hermes_worker.store.whole_schema import list_owned_tables
 
 _ID = re.compile(r"run_[0-9a-f]{32}")
 T = TypeVar("T")
@@ -117,6 +118,11 @@ OF_TENANT: Sequence[sa.Table] = (
     principals,
 )
 """Tables whose rows belong to a tenant and to no person. ``api_keys`` are deleted before ``principals``."""
+
+
+def list_tenant_tables() -> list[sa.Table]:
+    """List the tables whose rows belong to a tenant and to no person: those of the kernel, then those of features."""
+    return [*OF_TENANT, *list_owned_tables("tenant")]
 
 
 class _OwnedRoot(NamedTuple):
